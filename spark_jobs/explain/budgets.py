@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -27,6 +28,7 @@ from spark_jobs.explain.drop_budget import (
 from spark_jobs.explain.explainers import Reasons
 from spark_jobs.judging.columns import equals, flatten_sides
 from spark_jobs.report.result import Ledger, LedgerLine
+from spark_jobs.sums import by
 from spark_jobs.taxonomy import Reason, Status
 
 if TYPE_CHECKING:
@@ -56,7 +58,9 @@ class Settled:
     """
 
     both: int = 0
-    group_services: frozenset[tuple[str, str]] = frozenset()
+    group_services: frozenset[tuple[str, str]] = field(
+        default=frozenset(), metadata=by(lambda parts: _first_pairs(chain(*parts)))
+    )
     lost_ends: Mapping[LossGroup, int] = field(default_factory=dict)
 
 
@@ -92,15 +96,6 @@ def _count_lost_ends(columns: Mapping[str, Column], near: Sequence[range]) -> di
     grouped = group_rows(pa.array(["native"] * len(rows), pa.string()), of_key, own, near)
     counts = np.bincount(grouped.group_of, minlength=len(grouped.groups)).tolist()
     return dict(zip(grouped.groups, counts, strict=True))
-
-
-def merge_settled(parts: Sequence[Settled]) -> Settled:
-    """Return the notes of several tasks as those of one."""
-    ends: Counter[LossGroup] = Counter()
-    for part in parts:
-        ends.update(part.lost_ends)
-    services = _first_pairs(pair for part in parts for pair in part.group_services)
-    return Settled(sum(part.both for part in parts), services, dict(ends))
 
 
 # -- the budgets ------------------------------------------------------------------------------------------------------

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from spark_jobs.graph.legs import COUNTS, FATES, follow
 from spark_jobs.judging.columns import NullableInts
-from spark_jobs.judging.durations import Histogram, group_histograms, merge_histograms
+from spark_jobs.judging.durations import Histogram, group_histograms
 from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
+from spark_jobs.sums import by, greatest, least, sum_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from spark_jobs.columns import Ints
+    import pyarrow as pa
+
     from spark_jobs.graph.legs import Journeys
 
 MOST_EDGES: Final = 2_000
@@ -33,18 +34,18 @@ _Span = tuple["int | None", "int | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSum:
-    """What the legs of one edge come to: ``counts`` in the order of ``COUNTS``, a histogram of each of ``SPREADS``."""
+    """What the legs of one edge come to: ``counts`` by ``COUNTS``, a histogram of each of ``SPREADS`` that is known."""
 
-    counts: Ints
-    max_retry_times: int | None
-    first_ms: int | None
-    last_ms: int | None
-    spreads: tuple[Histogram | None, ...]
+    counts: Counter[str] = field(default_factory=Counter)
+    max_retry_times: int | None = field(default=None, metadata=by(greatest))
+    first_ms: int | None = field(default=None, metadata=by(least))
+    last_ms: int | None = field(default=None, metadata=by(greatest))
+    spreads: dict[str, Histogram] = field(default_factory=dict)
 
     @property
     def legs(self) -> int:
         """How many sends or deliveries there are."""
-        return int(self.counts[0])
+        return self.counts["legs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +84,21 @@ _SUMS: Final[list[Any]] = [
 
 def _sum_edges(ways: Journeys) -> dict[_EdgeKey, EdgeSum]:
     edges = ways.legs.group_by(["pair", "topic"], use_threads=False).aggregate(_SUMS)
-    counts = np.stack([np.asarray(edges[f"{name}_sum"].cast(pa.int64())) for name in COUNTS], axis=1)
     topics = [*ways.topics, None]
     codes = np.asarray(ways.legs["pair"]).astype(np.int64) * len(topics) + np.asarray(ways.legs["topic"])
-    spreads = [dict(group_histograms(codes, NullableInts.of(ways.legs[name].combine_chunks()))) for name in SPREADS]
-    rows = edges.select(["pair", "topic", "retry_times_max", "event_ms_min", "event_ms_max"]).to_pylist()
+    spreads: dict[int, dict[str, Histogram]] = {}
+    for name in SPREADS:
+        for code, one in group_histograms(codes, NullableInts.of(ways.legs[name].combine_chunks())):
+            spreads.setdefault(code, {})[name] = one
     return {
         (*ways.pairs[row["pair"]], topics[row["topic"]]): EdgeSum(
-            counts=of_edge,
+            counts=Counter({name: row[f"{name}_sum"] for name in COUNTS}),
             max_retry_times=row["retry_times_max"],
             first_ms=row["event_ms_min"],
             last_ms=row["event_ms_max"],
-            spreads=tuple(found.get(row["pair"] * len(topics) + row["topic"]) for found in spreads),
+            spreads=spreads.get(row["pair"] * len(topics) + row["topic"], {}),
         )
-        for row, of_edge in zip(rows, counts, strict=True)
+        for row in edges.to_pylist()
     }
 
 
@@ -123,35 +125,6 @@ def _count_by(legs: pa.Table, *names: str) -> Iterable[tuple[int, ...]]:
     counted = legs.group_by(list(names), use_threads=False).aggregate([([], "count_all")])
     columns = (counted[name].to_pylist() for name in (*names, "count_all"))
     return zip(*columns, strict=True)
-
-
-def merge_parts(parts: Iterable[GraphPart]) -> GraphPart:
-    """Return the sum of the parts."""
-    merged = GraphPart()
-    sums: dict[_EdgeKey, list[EdgeSum]] = {}
-    for part in parts:
-        merged.members.update(part.members)
-        merged.calls.update(part.calls)
-        for key, one in part.edges.items():
-            sums.setdefault(key, []).append(one)
-    merged.edges.update({key: some[0] if len(some) == 1 else _merge_edges(some) for key, some in sums.items()})
-    return merged
-
-
-def _merge_edges(some: Sequence[EdgeSum]) -> EdgeSum:
-    """Return the sum of at least one edge."""
-
-    def known(name: str) -> list[int]:
-        return [value for value in (getattr(one, name) for one in some) if value is not None]
-
-    spreads = ([one for one in each if one is not None] for each in zip(*(one.spreads for one in some), strict=True))
-    return EdgeSum(
-        counts=np.sum([one.counts for one in some], axis=0),
-        max_retry_times=max(known("max_retry_times"), default=None),
-        first_ms=min(known("first_ms"), default=None),
-        last_ms=max(known("last_ms"), default=None),
-        spreads=tuple(merge_histograms(each) if each else None for each in spreads),
-    )
 
 
 # -- the graph of the sums --------------------------------------------------------------------------------------------
@@ -215,7 +188,7 @@ def _rows(part: GraphPart, kind: str, at_most: int) -> list[_Row]:
     rows = [_Row(*key, one) for key, one in found[:at_most]]
     others = [one for _, one in found[at_most:]]
     if others:
-        total = _merge_edges([replace(one, spreads=(None, None)) for one in others])
+        total = sum_of(EdgeSum, (replace(one, spreads={}) for one in others))
         rows.append(_Row(kind, None, None, total, len(others)))
     return rows
 
@@ -232,9 +205,8 @@ def _id(end: tuple[str, str | None], rest: int) -> str:
 
 def _edge(row: _Row, loops: set[_EdgeKey]) -> Edge:
     source, target = (_id(end, row.rest) for end in _ends(*row[:3]))
-    counts: dict[str, Any] = dict(zip(COUNTS, row.found.counts.tolist(), strict=True))
-    is_send = row.kind == PUBLISH
-    took, queued = map(_spread, row.found.spreads)
+    counts, is_send = row.found.counts, row.kind == PUBLISH
+    took, queued = (_spread(row.found.spreads.get(name)) for name in SPREADS)
     return Edge(
         source=source,
         target=target,

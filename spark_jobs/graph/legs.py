@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import read_row_groups
-from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.model import MessageType, TransactionState
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes
-from spark_jobs.judging.columns import CodedVerdicts, NullableInts, flatten_sides
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
 from spark_jobs.schemas import PREFIXES, bare
 from spark_jobs.taxonomy import Kind, Status
 
@@ -95,27 +94,25 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
         verdicts: ``VERDICT``, or of it what a leg is made of.
         positions: columns of the same rows with the position of a row without a message id, if not among ``verdicts``.
     """
-    coded = CodedVerdicts(verdicts)
-    columns = coded.columns
-    is_consume = coded.matches("kind", Kind.CONSUME.value)
-    start, end = (coded.ints(f"native.{name}").coalesce(coded.ints(f"otlp.{name}")) for name in ("start_ms", "end_ms"))
-    event = coded.ints("event_ms")
+    columns = flatten_sides(verdicts)
+    is_consume = equals(columns["kind"], Kind.CONSUME.value)
+    start, end = (NullableInts.of(_either(columns, name)) for name in ("start_ms", "end_ms"))
     made = {
-        "message": _messages(columns if positions is None else CodedVerdicts(positions).columns),
+        "message": _messages(columns if positions is None else flatten_sides(positions)),
         "identified": columns["msg_id"].is_valid(),
         "kind": _rename(columns["kind"], str),
         **_groups_and_services(columns),
         "via": _rename(columns["topic"], lambda name: _prefix(name, 1)),
         "namespace": _rename(columns["topic"], lambda name: _prefix(name, 2)),
         "bare_topic": _rename(columns["topic"], lambda name: _bare(name[:_LONGEST_NAME])),
-        "event_ms": event.where((event.values >= 0) & (event.values <= LAST_MS)).to_arrow(),
+        "event_ms": NullableInts.of(columns["event_ms"]).believable().to_arrow(),
         "busy_ms": (end - start).to_arrow(),
         "queue_ms": columns["queue_ms"],
         "finished": pa.array(end.known, mask=~is_consume),
         "success": _either(columns, "success"),
         "retry_times": columns["retry_times"],
         **{name: _rename(_either(columns, name), str) for name in ("msg_type", "transaction_state")},
-        "inside": pa.array(~coded.matches("status", Status.OUT_OF_SCOPE.value)),
+        "inside": pa.array(~equals(columns["status"], Status.OUT_OF_SCOPE.value)),
         "on_native": columns["on_native"],
         "on_otlp": columns["on_otlp"],
     }
@@ -166,7 +163,7 @@ def _bare(resource: str) -> str | None:
     return bare(resource) or resource or None
 
 
-_OWNERS: Final = pa.schema(
+OWNERS: Final = pa.schema(
     {"kind": _TEXT, "group": _TEXT, "least": _TEXT, "greatest": _TEXT, "naming": _LONG, "legs": _LONG}
 )
 """How the legs of each kind and group name services: the least and the greatest name, how many legs name one, and how
@@ -190,16 +187,16 @@ def find_owners(legs: pa.Table) -> pa.Table:
     kinds, groups, services = (counted[name].cast(_TEXT) for name in ("kind", "group", "service"))
     legs_of = counted["count_all"]
     naming = pc.if_else(services.is_valid(), legs_of, 0)
-    rows = pa.table([kinds, groups, services, services, naming, legs_of], schema=_OWNERS)
+    rows = pa.table([kinds, groups, services, services, naming, legs_of], schema=OWNERS)
     return merge_owners([rows.filter(groups.is_valid())])
 
 
 def merge_owners(parts: Iterable[pa.Table]) -> pa.Table:
     """Return the sum of parts that ``find_owners`` returned."""
-    rows = pa.concat_tables([_OWNERS.empty_table(), *parts])
+    rows = pa.concat_tables([OWNERS.empty_table(), *parts])
     sums: Any = [("least", "min"), ("greatest", "max"), ("naming", "sum"), ("legs", "sum")]
     found = rows.group_by(["kind", "group"], use_threads=False).aggregate(sums)
-    return found.select(["kind", "group", *("_".join(one) for one in sums)]).rename_columns(_OWNERS.names)
+    return found.select(["kind", "group", *("_".join(one) for one in sums)]).rename_columns(OWNERS.names)
 
 
 def choose_owners(found: pa.Table) -> dict[tuple[str, str], str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
 from spark_jobs.explain.explainers import GAP_COLUMNS, explain, find_neighbours, merge_neighbours
-from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span, merge_parts
+from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
 from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points, write_rows
@@ -38,9 +39,8 @@ from spark_jobs.jobs.judge_tasks import (
     BucketPlan,
     Counted,
     HistoryFiles,
+    Judged,
     judge_buckets,
-    merge_counted,
-    merge_judged,
     pack_events,
 )
 from spark_jobs.jobs.naming import with_message_ids
@@ -51,10 +51,11 @@ from spark_jobs.jobs.workspace import VERDICTS, open_engine, open_workspace, rec
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
-from spark_jobs.judging.facts import merge_surveys, read_facts
+from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.policy.policy import hash_policy, make_plan
 from spark_jobs.session import delay_interrupt
 from spark_jobs.sources.ledger import read_ledgers
+from spark_jobs.sums import by, sum_of
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from spark_jobs.explain.evidence import Evidence, WantedKeys
     from spark_jobs.explain.explainers import Neighbours
     from spark_jobs.history.carried import CarriedOver
-    from spark_jobs.jobs.judge_tasks import Judged
     from spark_jobs.jobs.options import Report
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.jobs.workspace import Workspace
@@ -146,8 +146,7 @@ def explain_residue(
     ]
     most = min(_TASK_ROWS, -(-len(residue) // engine.parallelism))
     tasks = group_tasks(parts, lambda part: len(part[1]), most)
-    merge = partial(merge_counted, plan.counting)
-    return merge(engine.map(partial(_write_reasons, plan), tasks, merge=merge))
+    return sum_of(Counted, engine.map(partial(_write_reasons, plan), tasks, merge=partial(sum_of, Counted)))
 
 
 def group_by_bucket(files: Sequence[str]) -> list[tuple[str, ...]]:
@@ -226,7 +225,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
     native, otlp = sides
     engine, past = place.engine, place.past
     carried = carry_over_events(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
-    surveyed = merge_surveys([native.survey, otlp.survey])
+    surveyed = sum_of(Survey, [native.survey, otlp.survey])
     known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
     budgets = Budgets(add_carried_over(ledger, past.used_drops()), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
@@ -237,7 +236,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
         has_traffic = known.scopes["otlp"].get(Reason.TRACE_TRAFFIC.value)  # spans that sent trace messages
         traffic = pieces_of(otlp.files, trace_topics=trace_topics) if has_traffic else []
         explained = explain_residue(engine, judged, plan, budgets=budgets, traffic=traffic)
-        judged = replace(judged, counted=merge_counted(plan.counting, [judged.counted, explained]))
+        judged = replace(judged, counted=sum_of(Counted, [judged.counted, explained]))
     progress("adding up")
     counted = judged.counted
     add_unjudged(counted.tally, malformed=sum(known.malformed.values()), scopes=known.scopes.values())
@@ -245,7 +244,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
         earlier = (read_rows(path, CLOSED) for path in plan.history.closed)
         place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=plan.history.since_ms))
         place.past.keep_used_drops(budgets.used())
-    samples = read_samples(counted.samples, at_most=most_samples)
+    samples = read_samples(counted.samples.rows, at_most=most_samples)
     run = JudgedRun(
         sides=sides,
         carried=carried,
@@ -331,15 +330,14 @@ def _judge(engine: Engine, pieces: list[Piece], again: Sequence[str], plan: Buck
     """Judge the pieces and write the verdicts into the work directory, the residue apart."""
     buckets = count_buckets(pieces, engine.parallelism, engine.bucket_rows)
     together = count_together(buckets, engine.parallelism)
-    merge = partial(merge_judged, plan.counting)
     answers = engine.exchange(
         partial(pack_events, buckets, together, again),
         group_pieces(pieces, engine.parallelism),
         partial(judge_buckets, plan, buckets, together),
         -(-buckets // together),
-        merge=merge,
+        merge=partial(sum_of, Judged),
     )
-    return merge(answers)
+    return sum_of(Judged, answers)
 
 
 def _summarise(
@@ -351,7 +349,7 @@ def _summarise(
     judged = find_judged_span(run.known.first_ms, None if horizon_ms is None else horizon_ms + grace_ms, grace_ms)
     files = [path for side in run.sides for path in side.files] if any(run.known.malformed.values()) else []
     read = partial(_read_details, msg_ids, owners, judged)
-    details = _merge_details(place.engine.map(read, [*buckets, *files], merge=_merge_details))
+    details = sum_of(_Details, place.engine.map(read, [*buckets, *files], merge=partial(sum_of, _Details)))
     graph = build_graph(details.graph, sides=("native", "otlp"), judged=judged, at_most=_MOST_EDGES)
     return summarise(run, graph=graph, messages=details.messages, malformed=details.malformed)
 
@@ -362,7 +360,7 @@ class _Details:
 
     graph: GraphPart = field(default_factory=GraphPart)
     messages: Mapping[str, tuple[MessageEvent, ...]] = field(default_factory=dict)
-    malformed: Sequence[MalformedSample] = ()
+    malformed: Sequence[MalformedSample] = field(default=(), metadata=by(lambda parts: first_malformed(chain(*parts))))
 
 
 def _read_details(
@@ -374,11 +372,3 @@ def _read_details(
     if isinstance(task, str):
         return _Details(malformed=find_malformed(task))
     return _Details(add_up(read_verdict_legs(task), owners, judged), find_messages(task, msg_ids))
-
-
-def _merge_details(parts: Sequence[_Details]) -> _Details:
-    return _Details(
-        merge_parts(part.graph for part in parts),
-        {msg_id: events for part in parts for msg_id, events in part.messages.items()},
-        first_malformed(row for part in parts for row in part.malformed),
-    )

@@ -18,18 +18,19 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
-from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_parts
+from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
 from spark_jobs.graph.spans import count_direct_calls, tie_spans
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.options import check_places, no_progress
 from spark_jobs.jobs.reading import read_sides
 from spark_jobs.jobs.workspace import open_engine, replace_outcome, work_directory
-from spark_jobs.judging.facts import merge_surveys, read_facts
+from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.policy import make_plan, read_policy, with_limits
 from spark_jobs.session import check_start, configure_stores
 from spark_jobs.sources.files import find_inputs
+from spark_jobs.sums import sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.graph.edges import GraphPart
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.judging.facts import Facts
@@ -110,7 +110,7 @@ def _draw(
     progress("following links")
     spans = tie_spans(engine, otlp.files, f"{work}/tied")
     progress("surveying the input")
-    known = read_facts(merge_surveys([native.survey, otlp.survey]), policy.grace_ms)
+    known = read_facts(sum_of(Survey, [native.survey, otlp.survey]), policy.grace_ms)
     plan = make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms)
     progress("making every event a leg")
     make_directory(f"{work}/legs")
@@ -123,7 +123,7 @@ def _draw(
     owned = choose_owners(merge_owners(one.owners for one in legs))
     parts = engine.map(partial(_part_of, owned, judged), sorted(one.path for one in legs))
     direct = count_direct_calls(engine, otlp.files, begin_ms=policy.begin_ms, end_ms=policy.end_ms)
-    return build_graph(merge_parts(parts), sides=given, judged=judged, direct=direct)
+    return build_graph(sum_of(GraphPart, parts), sides=given, judged=judged, direct=direct)
 
 
 def _settled_ms(known: Facts, policy: Policy, given: tuple[str, ...]) -> int | None:

@@ -17,16 +17,16 @@ import numpy as np
 
 from bridge.storage import committed, list_files, move_tree, open_parquet, read_row_groups, remove_tree
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.reading import EventFile, EventSide, join_offsets, join_sides
-from spark_jobs.judging.facts import merge_surveys, survey
+from spark_jobs.jobs.reading import EventFile, EventSide
+from spark_jobs.judging.facts import Survey, survey
 from spark_jobs.schemas import NORMALISED
+from spark_jobs.sums import sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.judging.facts import Survey
     from spark_jobs.sources.kafka import PartitionRange
 
 _SIDES: Final = ("native", "otlp")
@@ -90,7 +90,7 @@ class Ingested:
         last = max((int(number) for number in numbers if number.isdecimal()), default=0)
         name = f"{_JOINED}{last + 1:09d}"
         incoming = self.incoming(name)
-        joined = {side: join_sides(found) for side in _SIDES if (found := _of_side(batches, side))}
+        joined = {side: sum_of(EventSide, found) for side in _SIDES if (found := _of_side(batches, side))}
         for side, read in joined.items():
             _join_files(read.files, incoming / side)
         self.commit(name, joined, sizes=self._sizes_of(names), instead_of=names)
@@ -109,7 +109,7 @@ class Ingested:
         old = {name: batches[name] for name, end in ends.items() if end < middle - keep_ms}
         if old:
             dropped = self._dropped()
-            self._write_dropped({side: join_sides([dropped[side], *_of_side(old, side)]) for side in _SIDES})
+            self._write_dropped({side: sum_of(EventSide, [dropped[side], *_of_side(old, side)]) for side in _SIDES})
         for name in old:
             _remove(self._path(name))
 
@@ -150,7 +150,7 @@ class Ingested:
     def offsets(self) -> dict[str, tuple[PartitionRange, ...]]:
         """Return the range read of each partition of topics, by side."""
         batches, dropped = self.batches(), self._dropped()
-        return {side: join_offsets([dropped[side], *_of_side(batches, side)]) for side in _SIDES}
+        return {side: sum_of(EventSide, [dropped[side], *_of_side(batches, side)]).offsets for side in _SIDES}
 
     def sizes(self) -> dict[str, int]:
         """Return the size in bytes of each source file when it was read."""
@@ -162,7 +162,8 @@ class Ingested:
     def sides(self) -> tuple[EventSide, EventSide]:
         """Return both sides as one batch run would have read them; :func:`survey_again` corrects the survey."""
         batches = self.batches()
-        native, otlp = (join_sides(_of_side(batches, side)) for side in _SIDES)
+        # Beside an empty side the offsets of a single batch are put in order as well.
+        native, otlp = (sum_of(EventSide, [EventSide(), *_of_side(batches, side)]) for side in _SIDES)
         return native, otlp
 
     def sources(self) -> set[str]:
@@ -222,11 +223,11 @@ def survey_again(engine: Engine, spans: EventSide, topics: Sequence[str]) -> Eve
     """Return the OTLP side with its survey where ``topics`` are trace topics."""
     if not topics:
         return spans
-    return replace(spans, survey=merge_surveys(engine.map(partial(_survey_file, tuple(topics)), spans.files)))
+    return replace(spans, survey=sum_of(Survey, engine.map(partial(_survey_file, tuple(topics)), spans.files)))
 
 
 def _survey_file(topics: Sequence[str], path: str) -> Survey:
-    return merge_surveys(survey(rows, trace_topics=topics) for rows in read_row_groups(path, _SURVEYED))
+    return sum_of(Survey, (survey(rows, trace_topics=topics) for rows in read_row_groups(path, _SURVEYED)))
 
 
 def _join_files(paths: Sequence[str], directory: AnyPath) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,9 +16,9 @@ from pyarrow import parquet
 from bridge.storage import as_path, committed
 from spark_jobs.exchange.engine import merge_along, release_memory
 from spark_jobs.exchange.packing import make_blob, open_bucket, pack_pieces, split_blobs
-from spark_jobs.explain.budgets import Settled, merge_settled, note_settled
+from spark_jobs.explain.budgets import Settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
-from spark_jobs.graph.legs import find_verdict_owners, merge_owners
+from spark_jobs.graph.legs import OWNERS, find_verdict_owners, merge_owners
 from spark_jobs.history.carried import CarriedPositions, drop_read_again
 from spark_jobs.history.lifecycle import (
     CLOSED,
@@ -29,18 +30,12 @@ from spark_jobs.history.lifecycle import (
     select_left_open,
 )
 from spark_jobs.judging.columns import flatten_sides
-from spark_jobs.judging.counts import Tally, count_verdicts, merge_tallies
-from spark_jobs.judging.durations import Durations, count_messages, find_messages, measure, merge_durations
-from spark_jobs.judging.evidence import (
-    count_differing,
-    count_hosts,
-    draw_samples,
-    merge_differing,
-    merge_hosts,
-    merge_samples,
-)
+from spark_jobs.judging.counts import Tally, count_verdicts
+from spark_jobs.judging.durations import Durations, count_messages, find_messages, measure
+from spark_jobs.judging.evidence import Samples, count_differing, count_hosts, draw_samples, merge_differing
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.gates import ATTRIBUTED
+from spark_jobs.sums import by, sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,11 +87,11 @@ class BucketPlan:
 class Counted:
     """The counts of verdicts with final reasons, which add up; ``closed`` are rows of ``lifecycle.CLOSED``."""
 
-    tally: Tally
-    samples: pa.Table
-    differing: Differing
-    hosts: Hosts
-    closed: pa.Table
+    tally: Tally = field(default_factory=Tally)
+    samples: Samples = field(default_factory=Samples)
+    differing: Differing = field(default_factory=Counter, metadata=by(merge_differing))
+    hosts: Hosts = field(default_factory=dict)
+    closed: pa.Table = field(default_factory=CLOSED.empty_table)
 
     @classmethod
     def of(cls, verdicts: pa.Table, how: CountPlan, history: HistoryFiles = NO_HISTORY) -> Counted:
@@ -111,17 +106,6 @@ class Counted:
         )
 
 
-def merge_counted(how: CountPlan, parts: Sequence[Counted]) -> Counted:
-    """Return what the verdicts behind all parts come to."""
-    return Counted(
-        merge_tallies(part.tally for part in parts),
-        merge_samples((part.samples for part in parts), how.per_stratum),
-        merge_differing(part.differing for part in parts),
-        merge_hosts(part.hosts for part in parts),
-        pa.concat_tables([CLOSED.empty_table(), *(part.closed for part in parts)]),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Judged:
     """The result of some buckets: counts of their settled verdicts, durations of all, the budgets' input.
@@ -130,24 +114,11 @@ class Judged:
     order. ``owners`` map consumer groups to services.
     """
 
-    counted: Counted
-    durations: Durations
-    settled: Settled
-    residue: Mapping[int, bytes]
-    owners: pa.Table
-
-
-def merge_judged(how: CountPlan, parts: Sequence[Judged]) -> Judged:
-    """Return the answer of all buckets behind the parts."""
-    if len(parts) == 1:
-        return parts[0]
-    return Judged(
-        merge_counted(how, [part.counted for part in parts]),
-        merge_durations(part.durations for part in parts),
-        merge_settled([part.settled for part in parts]),
-        {bucket: rows for part in parts for bucket, rows in part.residue.items()},
-        merge_owners(part.owners for part in parts),
-    )
+    counted: Counted = field(default_factory=Counted)
+    durations: Durations = field(default_factory=Durations)
+    settled: Settled = field(default_factory=Settled)
+    residue: Mapping[int, bytes] = field(default_factory=dict)
+    owners: pa.Table = field(default_factory=OWNERS.empty_table, metadata=by(merge_owners))
 
 
 def pack_events(
@@ -181,7 +152,7 @@ def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blo
             release_memory()
             yield _judge_bucket(how, closed, bucket, own)
 
-    return merge_along(answers(), partial(merge_judged, how.counting))
+    return merge_along(answers(), partial(sum_of, Judged))
 
 
 def _judge_bucket(how: BucketPlan, closed: ClosedPositions | None, bucket: int, blobs: list[bytes]) -> Judged:
@@ -191,7 +162,7 @@ def _judge_bucket(how: BucketPlan, closed: ClosedPositions | None, bucket: int, 
         # By map() no slice is held while the next one is judged.
         slices = judge_slices(opened.events, how.plan, columns=opened.columns)
         parts, residues, messages = zip(*map(partial(_count_slice, how, closed, files), slices), strict=True)
-    judged = merge_judged(how.counting, parts)
+    judged = sum_of(Judged, parts)
     count_messages(judged.durations, messages)
     residue = pa.concat_tables(residues)
     return replace(judged, residue={bucket: make_blob(residue.combine_chunks())} if len(residue) else {})

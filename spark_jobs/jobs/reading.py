@@ -22,7 +22,7 @@ from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.columns import greater, where
 from spark_jobs.exchange.packing import REPEATED
-from spark_jobs.judging.facts import Survey, merge_surveys, survey
+from spark_jobs.judging.facts import Survey, survey
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED, InputCounts
@@ -37,6 +37,7 @@ from spark_jobs.sources.kafka import (
 from spark_jobs.sources.native import body_batches, message_bodies, plan_bodies
 from spark_jobs.sources.otlp import message_batches as span_batches
 from spark_jobs.sources.otlp import plan_spans, split_batches
+from spark_jobs.sums import by, greatest, sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,7 +113,7 @@ class EventFile:
     def _flush(self) -> None:
         if self._rows:
             held = pa.Table.from_batches(self._held)
-            self.survey = merge_surveys([self.survey, survey(held)])
+            self.survey = sum_of(Survey, [self.survey, survey(held)])
             self._opened(held.schema).write_table(held, row_group_size=self._rows)
             self.has_rows = True
         self._held, self._rows, self._bytes = [], 0, 0
@@ -136,8 +137,7 @@ def _add(read: EventSide, rows: pa.RecordBatch) -> None:
     identified_by_offset: Column = pc.equal(columns["msg_id"], columns["offset_msg_id"])
     read.by_place += pc.sum(identified_by_offset).as_py() or 0
     known = (where(pc.invert(greater(columns[name], LAST_MS)), columns[name]) for name in ("start_ms", "end_ms"))
-    latest = (read.last_event_ms, *(pc.max(times).as_py() for times in known))
-    read.last_event_ms = max((time for time in latest if time is not None), default=None)
+    read.last_event_ms = greatest([read.last_event_ms, *(pc.max(times).as_py() for times in known)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,14 +196,14 @@ class EventSide:
     files: tuple[str, ...] = ()
     records_read: int = 0
     exploded: int = 0
-    sources: tuple[str, ...] = ()
-    layouts: tuple[str, ...] = ()
+    sources: tuple[str, ...] = field(default=(), metadata=by(lambda parts: tuple(dict.fromkeys(chain(*parts)))))
+    layouts: tuple[str, ...] = field(default=(), metadata=by(lambda parts: tuple(sorted({*chain(*parts)}))))
     truncated_tails: int = 0
-    last_event_ms: int | None = None
-    offsets: tuple[PartitionRange, ...] = ()
+    last_event_ms: int | None = field(default=None, metadata=by(greatest))
+    offsets: tuple[PartitionRange, ...] = field(default=(), metadata=by(lambda parts: _join_offsets(chain(*parts))))
     offsets_without_message: int = 0
     by_place: int = 0
-    trace_topics: tuple[str, ...] = ()
+    trace_topics: tuple[str, ...] = field(default=(), metadata=by(lambda parts: tuple(sorted({*chain(*parts)}))))
     survey: Survey = field(default_factory=Survey)
 
     def to_plain(self) -> dict[str, Any]:
@@ -225,6 +225,16 @@ class EventSide:
         )
         fields["survey"] = Survey.from_plain(plain["survey"])
         return cls(**fields)
+
+
+def _join_offsets(ranges: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
+    """Return the range of each partition from its first to its last offset in any of ``ranges``."""
+    found: dict[tuple[str, str, int], PartitionRange] = {}
+    for one in ranges:
+        key = (one.address.servers, one.address.topic, one.partition)
+        known = found.get(key, one)
+        found[key] = replace(known, first=min(known.first, one.first), end=max(known.end, one.end))
+    return tuple(one for _, one in sorted(found.items(), key=itemgetter(0)))
 
 
 _DEFAULTS: Final = ReadOptions()
@@ -300,7 +310,7 @@ def _read_side(engine: Engine, how: _Reading, inputs: Inputs, planned: FilePlan)
     splits = [_Task(number, splits=task) for number, task in enumerate(planned.tasks)]
     messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
     done += engine.map(partial(_run_task, how), [*splits, *messages])
-    read, ranges = join_sides(done), tuple(chain.from_iterable(inputs.topics.values()))
+    read, ranges = sum_of(EventSide, done), tuple(chain.from_iterable(inputs.topics.values()))
     return replace(
         read,
         files=tuple(sorted(read.files)),
@@ -310,35 +320,6 @@ def _read_side(engine: Engine, how: _Reading, inputs: Inputs, planned: FilePlan)
         offsets=ranges,
         offsets_without_message=read.offsets_without_message + sum(one.end - one.first for one in ranges),
     )
-
-
-def join_sides(parts: Sequence[EventSide]) -> EventSide:
-    """Return the sum of several parts of one side."""
-    ends = [part.last_event_ms for part in parts if part.last_event_ms is not None]
-    return EventSide(
-        files=tuple(path for part in parts for path in part.files),
-        records_read=sum(part.records_read for part in parts),
-        exploded=sum(part.exploded for part in parts),
-        sources=tuple(dict.fromkeys(source for part in parts for source in part.sources)),
-        layouts=tuple(sorted({layout for part in parts for layout in part.layouts})),
-        truncated_tails=sum(part.truncated_tails for part in parts),
-        last_event_ms=max(ends, default=None),
-        offsets=join_offsets(parts),
-        offsets_without_message=sum(part.offsets_without_message for part in parts),
-        by_place=sum(part.by_place for part in parts),
-        trace_topics=tuple(sorted({topic for part in parts for topic in part.trace_topics})),
-        survey=merge_surveys(part.survey for part in parts),
-    )
-
-
-def join_offsets(parts: Iterable[EventSide]) -> tuple[PartitionRange, ...]:
-    """Return the range of each partition from its first to its last offset in any part."""
-    found: dict[tuple[str, str, int], PartitionRange] = {}
-    for one in (one for part in parts for one in part.offsets):
-        key = (one.address.servers, one.address.topic, one.partition)
-        known = found.get(key, one)
-        found[key] = replace(known, first=min(known.first, one.first), end=max(known.end, one.end))
-    return tuple(one for _, one in sorted(found.items(), key=itemgetter(0)))
 
 
 def _read_connected(

@@ -65,7 +65,7 @@ _OF_SIDE: Final = ("start_ms", "end_ms", "success", "store_host")
 def read_samples(samples: pa.Table, *, at_most: int = TOTAL) -> tuple[Sample, ...]:
     """Return at most ``at_most`` samples: a few of each stratum that is in order, more of those that are not.
 
-    ``samples`` is what ``judging.evidence.merge_samples`` returns.
+    ``samples`` are the rows of ``judging.evidence.Samples``.
     """
     rows = sorted(samples.drop_columns(["chance", "tie"]).to_pylist(), key=itemgetter("stratum"))
     chosen: list[tuple[int, dict[str, Any]]] = []

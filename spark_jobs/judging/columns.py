@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +13,9 @@ from otel_mqtrace._clock import LAST_MS
 from spark_jobs.columns import encode, is_known, is_true, take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
-    from spark_jobs.columns import Codes, Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
 
 LATEST: Final = (1 << 63) - 1
 """Sorts behind every time: stands for an unknown one."""
@@ -165,74 +164,12 @@ def _single_array(column: Column) -> Column:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def flatten_sides(verdicts: pa.Table) -> Mapping[str, Column]:
-    """Return the columns of ``VERDICT`` (or of some of it) by name, each one array, made on first use.
+def flatten_sides(verdicts: pa.Table) -> dict[str, Column]:
+    """Return the columns of ``VERDICT`` (or of some of it) by name, each one array.
 
     ``native.topic`` is a field of a side, null where the side is absent; ``on_native`` and ``on_otlp`` (never null)
     show its presence.
     """
-    return _FlatSides(single_arrays(verdicts))
-
-
-class _FlatSides(Mapping[str, Any]):
-    def __init__(self, columns: dict[str, Column]) -> None:
-        self._sides: dict[str, Column] = {name: columns.pop(name) for name in ("native", "otlp") if name in columns}
-        self._columns = columns
-        self._names = [*columns]
-        for name, side in self._sides.items():
-            self._names += [f"on_{name}", *(f"{name}.{field.name}" for field in side.type)]
-
-    def __getitem__(self, name: str) -> Column:
-        if name not in self._columns:
-            side, _, field = name.partition(".")
-            if field:
-                self._columns[name] = pc.struct_field(self._sides[side], field)
-            else:
-                self._columns[name] = self._sides[name.removeprefix("on_")].is_valid()
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-_Found = TypeVar("_Found")
-
-
-class CodedVerdicts:
-    """``VERDICT`` rows, or some of its columns, in the forms that counting needs; every form is made on first use.
-
-    ``table`` is the rows, whole; ``columns`` is ``flatten_sides`` of them.
-    """
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self.columns: Mapping[str, Column] = flatten_sides(table)
-        self._made: dict[tuple[str, str], Any] = {}
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def codes(self, name: str) -> Codes:
-        """Return the codes of a column of texts."""
-        return self._make("codes", name, lambda: encode(self.columns[name]))
-
-    def ints(self, name: str) -> NullableInts:
-        """Return a column of integers."""
-        return self._make("ints", name, lambda: NullableInts.of(self.columns[name]))
-
-    def matches(self, name: str, *words: str) -> Mask:
-        """Return in which rows a column has one of these texts."""
-        codes = self.codes(name)
-        wanted = np.array([word in words for word in codes.words] + [False])
-        found: Mask = wanted[codes.values]
-        return found
-
-    def _make(self, form: str, name: str, make: Callable[[], _Found]) -> _Found:
-        key = (form, name)
-        if key not in self._made:
-            self._made[key] = make()
-        found: _Found = self._made[key]
-        return found
+    sides = [name for name in ("native", "otlp") if name in verdicts.column_names]
+    presence = {f"on_{name}": _single_array(verdicts[name].is_valid()) for name in sides}
+    return single_arrays(verdicts.flatten()) | presence

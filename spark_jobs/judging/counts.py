@@ -153,20 +153,6 @@ def _count_over_time(tally: Tally, event: NullableInts, status: Codes, reason: C
         tally.buckets.setdefault(start_ms, Counter())[tuple(name)] += count
 
 
-def merge_tallies(parts: Iterable[Tally]) -> Tally:
-    """Return the sum of the parts."""
-    merged = Tally()
-    for part in parts:
-        for name in merged.__slots__:
-            total, more = getattr(merged, name), getattr(part, name)
-            if isinstance(total, Counter):
-                total.update(more)
-            else:
-                for key, counts in more.items():
-                    total.setdefault(key, Counter()).update(counts)
-    return merged
-
-
 def sort_tally(tally: Tally) -> Tally:
     """Return the same counts in one order, whatever the buckets: statuses and reasons as in their lists."""
     return Tally(**{name: _in_order(getattr(tally, name)) for name in tally.__slots__})

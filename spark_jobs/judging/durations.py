@@ -17,7 +17,7 @@ from spark_jobs.report.result import Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from spark_jobs.columns import Column, Ints
 
@@ -182,19 +182,6 @@ def group_histograms(groups: Ints, values: NullableInts) -> Iterator[tuple[int, 
         yield int(names[begin]), one.bounded()
 
 
-def merge_durations(parts: Iterable[Durations]) -> Durations:
-    """Return the sum of the parts."""
-    histograms: dict[tuple[str, _Name | None], list[Histogram]] = {}
-    merged = Durations()
-    for part in parts:
-        for key, one in part.histograms.items():
-            histograms.setdefault(key, []).append(one)
-        for who, counts in part.counts.items():
-            merged.counts.setdefault(who, Counter()).update(counts)
-    merged.histograms.update({key: merge_histograms(some) for key, some in histograms.items()})
-    return merged
-
-
 _MOST_VALUES: Final = 10_000
 """So many distinct values are counted exactly; beyond, values are rounded to four significant digits."""
 _DIGITS: Final = 10_000
@@ -219,6 +206,14 @@ class Histogram:
         distinct, counts = np.unique(values, return_counts=True)
         return cls(distinct, counts, int(distinct[0]), int(distinct[-1])).bounded()
 
+    @classmethod
+    def merge(cls, parts: Sequence[Histogram]) -> Histogram:
+        """Return the histogram of all values of at least one part."""
+        values, places = np.unique(np.concatenate([part.values for part in parts]), return_inverse=True)
+        counts = np.bincount(places, weights=np.concatenate([part.counts for part in parts])).astype(np.int64)
+        least, most = min(part.least for part in parts), max(part.most for part in parts)
+        return cls(values, counts, least, most, any(part.is_rounded for part in parts)).bounded()
+
     @property
     def count(self) -> int:
         """How many values there are."""
@@ -240,14 +235,3 @@ class Histogram:
         distinct, places = np.unique(rounded, return_inverse=True)
         counts = np.bincount(places, weights=self.counts).astype(np.int64)
         return Histogram(distinct, counts, self.least, self.most, is_rounded=True)
-
-
-def merge_histograms(parts: Iterable[Histogram]) -> Histogram:
-    """Return the histogram of all values of at least one part."""
-    some = list(parts)
-    if len(some) == 1:
-        return some[0]
-    values, places = np.unique(np.concatenate([part.values for part in some]), return_inverse=True)
-    counts = np.bincount(places, weights=np.concatenate([part.counts for part in some])).astype(np.int64)
-    least, most = min(part.least for part in some), max(part.most for part in some)
-    return Histogram(values, counts, least, most, any(part.is_rounded for part in some)).bounded()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from spark_jobs.judging.columns import LATEST, NullableInts, equals, single_arra
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
 from spark_jobs.schemas import COMPARED_FIELDS, VERDICT
+from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 
 if TYPE_CHECKING:
@@ -39,12 +41,31 @@ _SAMPLE: Final = pa.schema(
 
 Differing = Counter[tuple[str, str, str]]
 """How many keys have this field DIFFERENT with these two values, as text."""
-Hosts = dict["str | None", list[Any]]
-"""Per client host the values of ``_HOST`` fields, in their order."""
 
 
-def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum: int) -> pa.Table:
-    """Return the rows that may be samples of the run: ``VERDICT``, ``stratum``, ``chance`` and ``tie``-breakers.
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Rows of ``VERDICT`` with ``stratum``, ``chance`` and ``tie``-breakers; of a stratum ``per_stratum`` are kept."""
+
+    rows: pa.Table = field(default_factory=_SAMPLE.empty_table)
+    per_stratum: int = PER_STRATUM
+
+    @classmethod
+    def merge(cls, parts: Sequence[Samples]) -> Samples:
+        """Return the samples of all parts, those of each stratum in order."""
+        found = pa.concat_tables(part.rows for part in parts).combine_chunks()
+        columns = single_arrays(found.select(["stratum", "chance", "tie", "event_ms"]))
+        strata, event_ms = encode(columns["stratum"]), NullableInts.of(columns["event_ms"]).filled(-LATEST)
+        order = np.lexsort((np.asarray(columns["tie"]), event_ms, np.asarray(columns["chance"]), strata.values))
+        per_stratum = parts[0].per_stratum
+        most = [_PER_MEASURE if word.startswith(SLOWEST) else per_stratum for word in strata.words]
+        stratum = strata.values[order]
+        kept: Any = pa.array(order[_number_equals(stratum) < np.array(most, np.int64)[stratum]])
+        return cls(found.take(kept), per_stratum)
+
+
+def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum: int) -> Samples:
+    """Return the rows that may be samples of the run.
 
     They are the least by a seeded hash of every kind, status and reason, and the slowest of every measure.
     """
@@ -63,7 +84,7 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
         slow = np.flatnonzero(inside & took.exceeds(0))
         slow = slow[np.lexsort((chance[slow], event_ms.filled(-LATEST)[slow], -took.values[slow]))[:_PER_MEASURE]]
         parts.append(_sample(verdicts, slow, [f"{SLOWEST} {name}"] * len(slow), -took.values[slow], chance[slow]))
-    return pa.concat_tables(parts)
+    return Samples(pa.concat_tables(parts), per_stratum)
 
 
 def _number_equals(ordered: Ints) -> Ints:
@@ -77,18 +98,6 @@ def _sample(verdicts: pa.Table, rows: Ints, strata: Sequence[str], chance: Ints,
     taken = verdicts.take(pa.array(rows, pa.int64()))
     own: list[Any] = [pa.array(strata, pa.string()), pa.array(chance, pa.int64()), pa.array(tie, pa.int64())]
     return pa.table([*taken.columns, *own], schema=_SAMPLE)
-
-
-def merge_samples(parts: Iterable[pa.Table], per_stratum: int) -> pa.Table:
-    """Return the samples of all parts, those of each stratum in order and no more than are kept."""
-    found = pa.concat_tables([_SAMPLE.empty_table(), *parts]).combine_chunks()
-    columns = single_arrays(found.select(["stratum", "chance", "tie", "event_ms"]))
-    strata, event_ms = encode(columns["stratum"]), NullableInts.of(columns["event_ms"]).filled(-LATEST)
-    order = np.lexsort((np.asarray(columns["tie"]), event_ms, np.asarray(columns["chance"]), strata.values))
-    most = [_PER_MEASURE if word.startswith(SLOWEST) else per_stratum for word in strata.words]
-    stratum = strata.values[order]
-    kept: Any = pa.array(order[_number_equals(stratum) < np.array(most, np.int64)[stratum]])
-    return found.take(kept)
 
 
 def count_differing(columns: Mapping[str, Column]) -> Differing:
@@ -141,7 +150,26 @@ def _as_texts(column: Column) -> list[str]:
     return [value[:_TEXT_CHARACTERS] for value in column.cast(pa.string()).to_pylist()]
 
 
-_HOST: Final = ("service", "events", "lost_native", "lost_otlp", "attributed", "first_ms", "last_ms")
+@dataclass(frozen=True, slots=True)
+class HostCounts:
+    """What :class:`~spark_jobs.report.result.Instance` shows of a client host; of several services the greatest."""
+
+    service: str | None = field(default=None, metadata=by(greatest))
+    events: int = 0
+    lost_native: int = 0
+    lost_otlp: int = 0
+    attributed: int = 0
+    first_ms: int | None = field(default=None, metadata=by(least))
+    last_ms: int | None = field(default=None, metadata=by(greatest))
+
+    @property
+    def lost(self) -> int:
+        """The events that either side lacks."""
+        return self.lost_native + self.lost_otlp + self.attributed
+
+
+Hosts = dict["str | None", HostCounts]
+"""By client host."""
 
 
 def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]) -> Hosts:
@@ -167,13 +195,13 @@ def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]
         own = used[used // services.room == code] % services.room
         known = [services.words[at] for at in own.tolist() if at < len(services.words)]
         here = _times_of(event_ms, lost & (hosts.values == code)) if any(c[code] for c in counts.values()) else []
-        found[names[code]] = [
-            max(known, default=None),
-            int(events[code]),
-            *(int(counts[name][code]) for name in flags),
-            min(here, default=None),
-            max(here, default=None),
-        ]
+        found[names[code]] = HostCounts(
+            service=greatest(known),
+            events=int(events[code]),
+            **{name: int(count[code]) for name, count in counts.items()},
+            first_ms=least(here),
+            last_ms=greatest(here),
+        )
     return found
 
 
@@ -182,28 +210,9 @@ def _times_of(event_ms: NullableInts, mask: Mask) -> list[int]:
     return [int(times.min()), int(times.max())] if len(times) else []
 
 
-def merge_hosts(parts: Iterable[Hosts]) -> Hosts:
-    """Return the sum of the parts."""
-    total: Hosts = {}
-    for part in parts:
-        for host, values in part.items():
-            total[host] = values if host not in total else _add_hosts(total[host], values)
-    return total
-
-
 def rank_hosts(total: Hosts) -> tuple[tuple[Instance, ...], int]:
     """Return the hosts with most losses, and how many more have any."""
-    instances = [Instance(host=host, **dict(zip(_HOST, values, strict=True))) for host, values in total.items()]
-    losing = [one for one in instances if _lost(one)]
-    losing.sort(key=lambda one: (-_lost(one), -one.events, one.host is not None, one.host or ""))
-    return tuple(losing[:_MOST_INSTANCES]), max(len(losing) - _MOST_INSTANCES, 0)
-
-
-def _lost(one: Instance) -> int:
-    return one.lost_native + one.lost_otlp + one.attributed
-
-
-def _add_hosts(one: list[Any], other: list[Any]) -> list[Any]:
-    services, firsts, lasts = ([value for value in (one[at], other[at]) if value is not None] for at in (0, 5, 6))
-    sums = [left + right for left, right in zip(one[1:5], other[1:5], strict=True)]
-    return [max(services, default=None), *sums, min(firsts, default=None), max(lasts, default=None)]
+    losing = [(host, counts) for host, counts in total.items() if counts.lost]
+    losing.sort(key=lambda item: (-item[1].lost, -item[1].events, item[0] is not None, item[0] or ""))
+    shown = tuple(Instance(host=host, **asdict(counts)) for host, counts in losing[:_MOST_INSTANCES])
+    return shown, len(losing) - len(shown)

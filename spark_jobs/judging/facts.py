@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import astuple, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.columns import pc
+from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
@@ -22,36 +23,34 @@ _SIDES: Final = ("native", "otlp")
 _BY: Final = ("side", "kind", "scope")
 
 
-class Surveyed(NamedTuple):
-    """What the events of one side, kind and scope add up to. Instants are epoch milliseconds.
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What some events add up to. Instants are epoch milliseconds.
 
     ``named`` counts the events that name their topic (publish) or group (consume).
     """
 
-    side: str
-    kind: str | None
-    scope: str | None
-    rows: int
-    named: int
-    first_ms: int | None
-    last_ms: int | None
+    rows: int = 0
+    named: int = 0
+    first_ms: int | None = field(default=None, metadata=by(least))
+    last_ms: int | None = field(default=None, metadata=by(greatest))
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A part of the run's facts: a few rows, and how many rows of each side are malformed."""
+    """A part of the run's facts: the events of each side, kind and scope, and the malformed rows of each side."""
 
-    rows: tuple[Surveyed, ...] = ()
+    rows: Mapping[tuple[str, str | None, str | None], Surveyed] = field(default_factory=dict)
     malformed: Mapping[str, int] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """Return lists and dictionaries that JSON can hold."""
-        return {"rows": [list(row) for row in self.rows], "malformed": dict(self.malformed)}
+        return {"rows": [[*key, *astuple(row)] for key, row in self.rows.items()], "malformed": dict(self.malformed)}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Survey:
         """Return what :meth:`to_plain` was called on."""
-        return cls(tuple(Surveyed(*row) for row in plain["rows"]), dict(plain["malformed"]))
+        return cls({tuple(row[:3]): Surveyed(*row[3:]) for row in plain["rows"]}, dict(plain["malformed"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = (
         malformed = _counts(columns["side"].filter(is_bad))
         columns = {name: columns[name].filter(pc.invert(is_bad)) for name in _USED}
     if not len(columns["side"]):
-        return Survey((), malformed)
+        return Survey({}, malformed)
     keys = {name: columns[name].cast(pa.string()) for name in (*_BY, "topic", "group_name")}
     if trace_topics:
         keys["scope"] = _rescoped(keys, trace_topics)
@@ -94,66 +93,44 @@ def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = (
     table = pa.table({**{name: keys[name] for name in _BY}, **values})
     measures: list[Any] = [([], "count_all"), ("name", "count"), ("first_ms", "min"), ("last_ms", "max")]
     found = table.group_by(list(_BY), use_threads=False).aggregate(measures)
-    names = (*_BY, "count_all", "name_count", "first_ms_min", "last_ms_max")
-    return Survey(tuple(Surveyed(*(row[name] for name in names)) for row in found.to_pylist()), malformed)
+    names = ("count_all", "name_count", "first_ms_min", "last_ms_max")
+    rows = {tuple(row[name] for name in _BY): Surveyed(*(row[name] for name in names)) for row in found.to_pylist()}
+    return Survey(rows, malformed)
 
 
 _USED: Final = (*_BY, "topic", "group_name", "start_ms", "end_ms", "arrival_ms")
 
 
-def merge_surveys(surveys: Iterable[Survey]) -> Survey:
-    """Return the survey of all the rows that ``surveys`` are of."""
-    rows: dict[tuple[str, str | None, str | None], Surveyed] = {}
-    malformed: Counter[str] = Counter()
-    for one in surveys:
-        malformed.update(one.malformed)
-        for row in one.rows:
-            key = (row.side, row.kind, row.scope)
-            rows[key] = row if key not in rows else _merge(rows[key], row)
-    return Survey(tuple(rows.values()), dict(malformed))
-
-
-def _merge(one: Surveyed, other: Surveyed) -> Surveyed:
-    return one._replace(
-        rows=one.rows + other.rows,
-        named=one.named + other.named,
-        first_ms=min(_known((one.first_ms, other.first_ms)), default=None),
-        last_ms=max(_known((one.last_ms, other.last_ms)), default=None),
-    )
-
-
 def read_facts(found: Survey, grace_ms: int, *, is_complete: bool = False) -> Facts:
     """Return the facts of a run from the survey of both sides; ``is_complete``: the horizon is the end of the data."""
-    inside = [row for row in found.rows if row.scope is None]
-    ends = [max(_known(row.last_ms for row in inside if row.side == side), default=None) for side in _SIDES]
-    known = [end for end in ends if end is not None]
+    inside = {
+        side: [row for (of, _, scope), row in found.rows.items() if (of, scope) == (side, None)] for side in _SIDES
+    }
+    firsts = {side: least(row.first_ms for row in rows) for side, rows in inside.items()}
+    known = [end for rows in inside.values() if (end := greatest(row.last_ms for row in rows)) is not None]
     scopes: dict[str, Counter[str]] = {side: Counter() for side in _SIDES}
     in_scope: Counter[str] = Counter(dict.fromkeys(_SIDES, 0))
     named: Counter[tuple[str, str]] = Counter()
-    for row in found.rows:
-        if row.scope is not None:
-            scopes[row.side][row.scope] += row.rows
+    for (side, kind, scope), row in found.rows.items():
+        if scope is not None:
+            scopes[side][scope] += row.rows
         else:
-            in_scope[row.side] += row.rows
-            named[row.side, row.kind or ""] += row.named
+            in_scope[side] += row.rows
+            named[side, kind or ""] += row.named
     return Facts(
-        first_ms=min(_known(row.first_ms for row in inside), default=None),
+        first_ms=least(firsts.values()),
         data_end_ms=max(known, default=None),
-        horizon_ms=_horizon(known, grace_ms, is_complete=is_complete) if len(known) == len(ends) else None,
+        horizon_ms=_horizon(known, grace_ms, is_complete=is_complete) if len(known) == len(_SIDES) else None,
         in_scope=dict(in_scope),
         malformed={side: found.malformed.get(side, 0) for side in _SIDES},
         scopes=scopes,
-        first={side: min(_known(row.first_ms for row in inside if row.side == side), default=None) for side in _SIDES},
+        first=firsts,
         named=dict(named),
     )
 
 
 def _horizon(ends: Iterable[int], grace_ms: int, *, is_complete: bool) -> int:
     return max(ends) if is_complete else min(ends) - grace_ms
-
-
-def _known(times: Iterable[int | None]) -> list[int]:
-    return [time for time in times if time is not None]
 
 
 def _counts(texts: Column) -> dict[str, int]:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from spark_jobs.explain import budgets, drop_budget
 from spark_jobs.explain.budgets import (
     Budgets,
+    Settled,
     allow_missing,
     limit_missing,
     make_spendable,
-    merge_settled,
     note_settled,
     share_out,
     summarise_ledger,
@@ -27,6 +27,7 @@ from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, find_stretc
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
+from spark_jobs.sums import sum_of
 from tests.spark_jobs.explain.explained_runs import explain_buckets, rows_with, split_by_message
 from tests.support.events import START_MS, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import facts_of, verdicts_on
@@ -100,7 +101,7 @@ def spend(buckets: list[pa.Table], drops: list[CountedDrop]) -> Outcome:
     given = explain_buckets(buckets, pa.Table.from_pylist([], schema=EVENT), policy, facts)
     spent = Budgets(LedgerRead(drops=tuple(drops)), policy=policy, facts=facts)
     residue = pa.concat_tables([narrow(bucket) for bucket in buckets])
-    settled = merge_settled([note_settled(settled_of(bucket), spent.near) for bucket in buckets])
+    settled = sum_of(Settled, [note_settled(settled_of(bucket), spent.near) for bucket in buckets])
     paid = spent.spend(residue, given, settled)
     verdicts = pa.concat_tables(buckets)
     return Outcome(spent, rows_with(verdicts, paid), rows_with(verdicts, given))
@@ -195,8 +196,8 @@ def test_lost_ends_take_no_place_where_no_native_drop_is_counted(verdicts, monke
 def test_of_too_many_group_services_those_first_by_name_are_kept(verdicts, monkeypatch):
     monkeypatch.setattr(budgets, "_MOST_SERVICES", 1)
     notes = [note_settled(settled_of(bucket), ()) for bucket in split_by_message(verdicts)]
-    assert merge_settled(notes).group_services == {("billing", "billing-app")}
-    assert merge_settled(notes[::-1]).group_services == {("billing", "billing-app")}
+    assert sum_of(Settled, notes).group_services == {("billing", "billing-app")}
+    assert sum_of(Settled, notes[::-1]).group_services == {("billing", "billing-app")}
 
 
 def test_surplus_of_a_counter_is_reported(outcome):

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.graph.edges import SPREADS, GraphPart, add_up, build_graph, merge_parts
-from spark_jobs.graph.legs import COUNTS, LEG, choose_owners, find_owners, merge_owners
+from spark_jobs.graph.edges import GraphPart, add_up, build_graph
+from spark_jobs.graph.legs import LEG, choose_owners, find_owners, merge_owners
+from spark_jobs.sums import sum_of
 
 OPENING_MS, HORIZON_MS = 1_000, 9_000
 TOPICS = ["orders", "bills", "DefaultCluster_REPLY_TOPIC", None]
@@ -63,17 +64,17 @@ def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS,
     some = [[one for one in legs if numbers[one["message"]] % parts == part] for part in range(parts)]
     tables = [pa.Table.from_pylist(rows, schema=LEG) for rows in some]
     owned = choose_owners(merge_owners(map(find_owners, tables)))
-    return merge_parts(add_up(table, owned, judged) for table in tables)
+    return sum_of(GraphPart, (add_up(table, owned, judged) for table in tables))
 
 
 def counts_of(part: GraphPart) -> dict[Any, dict[str, int]]:
     """Return the counts and percentiles of each edge that are not zero."""
     edges_of = {}
     for key, edge in part.edges.items():
-        counts = {name: count for name, count in zip(COUNTS, edge.counts.tolist(), strict=True) if count}
-        for name, spread in zip(SPREADS, edge.spreads, strict=True):
-            ranks = spread.rank((0.5, 0.95, 0.99)) if spread else ()
-            counts |= {f"{name}_{rank}": value for rank, value in zip((50, 95, 99), ranks, strict=False) if value}
+        counts = {name: count for name, count in edge.counts.items() if count}
+        for name, spread in edge.spreads.items():
+            ranks = spread.rank((0.5, 0.95, 0.99))
+            counts |= {f"{name}_{rank}": value for rank, value in zip((50, 95, 99), ranks, strict=True) if value}
         edges_of[key] = counts
     return edges_of
 

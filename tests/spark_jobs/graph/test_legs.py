@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_parts
+from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
 from spark_jobs.graph.legs import (
     LEG,
     choose_owners,
@@ -17,6 +17,7 @@ from spark_jobs.graph.legs import (
     read_verdict_legs,
 )
 from spark_jobs.schemas import VERDICT
+from spark_jobs.sums import sum_of
 
 
 def verdict(kind: str = "consume", **fields: Any) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def test_graph_of_verdict_files_joins_the_files_of_a_bucket(tmp_path):
     judged = find_judged_span(0, 201_000, 1_000)
     owned = choose_owners(merge_owners(find_verdict_owners(verdicts(*rows)) for rows in files.values()))
     parts = [add_up(read_verdict_legs(bucket), owned, judged) for bucket in buckets]
-    graph = build_graph(merge_parts(parts), sides=("native", "otlp"), judged=judged)
+    graph = build_graph(sum_of(GraphPart, parts), sides=("native", "otlp"), judged=judged)
     assert (graph.sides, graph.opening_ms, graph.horizon_ms) == (("native", "otlp"), 1_000, 200_000)
     sends, deliveries = graph.edges
     assert (sends.source, sends.fates["consumed"]) == ("producer:shop", 1)

@@ -158,7 +158,7 @@ def test_fields_of_a_side_are_joined(tmp_path):
         "offsets_without_message": 1,
         "by_place": 1,
         "trace_topics": ("mine",),
-        "survey": Survey((Surveyed("native", "publish", None, 1, 1, 1, 1),), {"native": 1}),
+        "survey": Survey({("native", "publish", None): Surveyed(1, 1, 1, 1)}, {"native": 1}),
     }
     assert {*full, "files"} == {field.name for field in fields(EventSide)}
     ingested = Ingested(tmp_path)
@@ -181,6 +181,6 @@ def test_spans_are_surveyed_again_for_trace_topics_of_a_later_batch(tmp_path):
     take(ingested, "b-2", "C", side(trace_topics=("mine",)))
     native, otlp = ingested.sides()
     again = survey_again(PlainEngine(), otlp, native.trace_topics)
-    assert {row.scope: row.rows for row in otlp.survey.rows} == {None: 2}
-    assert {row.scope: row.rows for row in again.survey.rows} == {None: 1, "TRACE_TRAFFIC": 1}
+    assert {scope: row.rows for (_, _, scope), row in otlp.survey.rows.items()} == {None: 2}
+    assert {scope: row.rows for (_, _, scope), row in again.survey.rows.items()} == {None: 1, "TRACE_TRAFFIC": 1}
     assert survey_again(PlainEngine(), otlp, ()) is otlp

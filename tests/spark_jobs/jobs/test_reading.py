@@ -55,7 +55,7 @@ def test_joined_lines_have_the_same_positions_in_a_file_that_is_cut(tmp_path, mo
 def test_counts_of_both_sides_balance_and_name_the_end_of_the_data(tmp_path):
     native, spans = native_side(tmp_path, NATIVE), otlp_side(tmp_path, SPANS)
     for side in (native, spans):
-        counts = sum(row.rows for row in side.survey.rows), sum(side.survey.malformed.values())
+        counts = sum(row.rows for row in side.survey.rows.values()), sum(side.survey.malformed.values())
         assert (len(events_of(side)), len(malformed_of(side))) == counts
         assert side.records_read + side.exploded == sum(counts)
         times = [row[name] for row in events_of(side) for name in ("start_ms", "end_ms") if row[name] is not None]
@@ -143,7 +143,7 @@ def test_file_holds_every_event_in_order(tmp_path):
     assert files.files == (str(file),)
     expected = [{name: event[name] for name in NORMALISED.names} for event in events(*rows)]
     assert parquet.read_table(file).to_pylist() == expected
-    assert (sum(row.rows for row in files.survey.rows), files.survey.malformed) == (3, {"otlp": 1})
+    assert (sum(row.rows for row in files.survey.rows.values()), files.survey.malformed) == (3, {"otlp": 1})
 
 
 def test_answer_counts_what_is_in_the_file(tmp_path):
@@ -155,7 +155,7 @@ def test_answer_counts_what_is_in_the_file(tmp_path):
 def test_task_without_an_event_writes_no_file(tmp_path):
     files = written(tmp_path, batch())
     assert (files.files, files.exploded, files.by_place, files.last_event_ms) == ((), 0, 0, None)
-    assert files.survey.rows == ()
+    assert files.survey.rows == {}
     assert not list(tmp_path.iterdir())
 
 

@@ -12,22 +12,29 @@ from hypothesis import strategies as st
 
 from spark_jobs.columns import hash_texts
 from spark_jobs.history.lifecycle import Runs, assign_lifecycle
-from spark_jobs.jobs.judge_tasks import Counted, merge_counted
+from spark_jobs.jobs.judge_tasks import Counted
 from spark_jobs.jobs.summarise import read_samples, read_slowest
 from spark_jobs.judging.columns import NullableInts, flatten_sides
 from spark_jobs.judging.counts import CountPlan, count_verdicts
 from spark_jobs.judging.durations import (
     MEASURES,
+    Durations,
     Histogram,
     count_messages,
     find_messages,
     group_histograms,
     measure,
-    merge_durations,
-    merge_histograms,
 )
-from spark_jobs.judging.evidence import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
+from spark_jobs.judging.evidence import (
+    PER_STRATUM,
+    HostCounts,
+    count_differing,
+    merge_differing,
+    rank_differing,
+    rank_hosts,
+)
 from spark_jobs.policy.policy import read_policy
+from spark_jobs.sums import sum_of
 from tests.support.events import START_MS, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import verdicts_on
 
@@ -60,7 +67,7 @@ def verdicts():
 
 @pytest.fixture(scope="module")
 def durations(verdicts):
-    durations = merge_durations(measure(flatten_sides(part)) for part in parts_of(verdicts))
+    durations = sum_of(Durations, (measure(flatten_sides(part)) for part in parts_of(verdicts)))
     for part in parts_of(verdicts):
         count_messages(durations, [find_messages(flatten_sides(piece)) for piece in (part[:40], part[40:])])
     return durations
@@ -68,7 +75,7 @@ def durations(verdicts):
 
 @pytest.fixture(scope="module")
 def counted(verdicts):
-    return merge_counted(HOW, [Counted.of(part, HOW) for part in parts_of(verdicts)])
+    return sum_of(Counted, [Counted.of(part, HOW) for part in parts_of(verdicts)])
 
 
 def test_tally_equals_the_counted_verdicts(verdicts, counted):
@@ -138,8 +145,8 @@ def test_only_keys_in_scope_are_counted():
     (topic,) = durations.topics()
     assert (topic.sends, topic.failures, topic.unmatched) == (3, 2, 1)
     assert counted.tally.fields["topic"] == {"EQUAL": 2}
-    assert {*counted.samples["msg_id"].to_pylist()} == {"A", "B", "LOST"}
-    assert counted.hosts == {None: [None, 3, 1, 0, 0, START_MS + 5, START_MS + 5]}
+    assert {*counted.samples.rows["msg_id"].to_pylist()} == {"A", "B", "LOST"}
+    assert counted.hosts == {None: HostCounts(events=3, lost_native=1, first_ms=START_MS + 5, last_ms=START_MS + 5)}
 
 
 def test_groups_count_messages_once_and_deliveries_each_time(durations):
@@ -155,7 +162,7 @@ def test_groups_count_messages_once_and_deliveries_each_time(durations):
     share=st.sampled_from([0.01, 0.5, 0.95, 0.99, 1.0]),
 )
 def test_merged_histogram_ranks_like_the_sorted_values(parts, share):
-    merged = merge_histograms(Histogram.of(np.array(part)) for part in parts)
+    merged = Histogram.merge([Histogram.of(np.array(part)) for part in parts])
     values = sorted(value for part in parts for value in part)
     assert merged.rank([share]) == [values[math.ceil(share * len(values)) - 1]]
     assert (merged.count, merged.least, merged.most) == (len(values), values[0], values[-1])
@@ -181,21 +188,21 @@ def test_histogram_of_many_values_stays_small_and_near():
 def test_merged_histogram_is_the_same_in_any_order(parts, cuts):
     begins = np.cumsum([100_000, *parts]) * 11
     some = [Histogram.of(np.arange(begin, begin + 11 * size, 11)) for begin, size in zip(begins, parts, strict=False)]
-    apart = merge_histograms([merge_histograms(some[:cuts]), *some[cuts:]])
-    whole = merge_histograms(some)
+    apart = Histogram.merge([Histogram.merge(some[:cuts]), *some[cuts:]])
+    whole = Histogram.merge(some)
     assert (apart.values.tolist(), apart.counts.tolist()) == (whole.values.tolist(), whole.counts.tolist())
 
 
 def test_slowest_samples_are_the_slowest_events(counted):
-    slowest = read_slowest(read_samples(counted.samples))
+    slowest = read_slowest(read_samples(counted.samples.rows))
     assert [one.took_ms for one in slowest["publish"]] == [59, 58, 57, 56, 55]
     assert [one.msg_id for one in slowest["publish"]] == [f"M{number}" for number in (59, 58, 57, 56, 55)]
     assert {len(each) for each in slowest.values()} == {5}
 
 
 def test_samples_are_stratified_capped_and_independent_of_tasks(verdicts, counted):
-    first = read_samples(counted.samples)
-    assert first == read_samples(merge_counted(HOW, [Counted.of(verdicts, HOW)]).samples)
+    first = read_samples(counted.samples.rows)
+    assert first == read_samples(Counted.of(verdicts, HOW).samples.rows)
     strata = Counter(sample.stratum for sample in first)
     assert strata["NATIVE_ONLY UNEXPLAINED consume"] == PER_STRATUM
     assert 0 < strata["MATCHED_EXACT publish"] < PER_STRATUM

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import CountPlan, count_verdicts
 from spark_jobs.judging.durations import measure
-from spark_jobs.judging.facts import Survey, Surveyed, merge_surveys, read_facts, survey
+from spark_jobs.judging.facts import Survey, Surveyed, read_facts, survey
 from spark_jobs.schemas import NORMALISED
+from spark_jobs.sums import sum_of
 from tests.support.events import START_MS, after, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events, verdicts_on
 
@@ -19,13 +20,12 @@ END_MS = 30 * 60_000
 YEAR_10000_MS = 253_402_300_800_000
 
 
-def counted(side, **fields):
-    row = {"side": side, "kind": "publish", "scope": None, "rows": 3, "named": 3, "first_ms": 100, "last_ms": 900}
-    return Surveyed(**{**row, **fields})
+def counted(side, kind="publish", scope=None, **fields):
+    return (side, kind, scope), Surveyed(**{"rows": 3, "named": 3, "first_ms": 100, "last_ms": 900, **fields})
 
 
 def facts_of(*rows, **malformed):
-    return read_facts(Survey(rows, malformed), GRACE_MS)
+    return read_facts(Survey(dict(rows), malformed), GRACE_MS)
 
 
 def surveyed(*rows, **options):
@@ -49,8 +49,8 @@ def test_horizon_is_the_earlier_end_of_the_two_sides_less_the_grace():
 
 def test_horizon_of_complete_data_is_the_later_end():
     native, otlp = counted("native"), counted("otlp", last_ms=700, first_ms=50)
-    assert read_facts(Survey((native, otlp)), 0, is_complete=True).horizon_ms == 900
-    assert read_facts(Survey((native,)), 0, is_complete=True).horizon_ms is None
+    assert read_facts(Survey(dict([native, otlp])), 0, is_complete=True).horizon_ms == 900
+    assert read_facts(Survey(dict([native])), 0, is_complete=True).horizon_ms is None
 
 
 def test_empty_side_leaves_no_horizon():
@@ -79,7 +79,7 @@ def test_events_that_name_their_topic_or_group_are_counted_per_side_and_kind():
         event(kind="recall", topic="t", group_name="g"),
         event(kind=None, topic="t", scope="POLL"),
     )
-    assert {row.kind: (row.rows, row.named) for row in survey.rows} == {
+    assert {kind: (row.rows, row.named) for (_, kind, _), row in survey.rows.items()} == {
         "publish": (2, 1),
         "consume": (2, 1),
         "recall": (1, 0),
@@ -109,22 +109,22 @@ def test_time_before_1970_or_after_9999_is_no_end():
         event(start_ms=5, end_ms=YEAR_10000_MS, arrival_ms=-3),
         event(start_ms=3, end_ms=9, arrival_ms=0),
     )
-    (row,) = facts.rows
+    (row,) = facts.rows.values()
     assert (row.first_ms, row.last_ms) == (3, 7)
 
 
 def test_malformed_rows_are_counted_and_are_no_events():
     facts = surveyed(event(start_ms=5), bad("native"), bad("otlp"), bad("otlp"))
     assert facts.malformed == {"native": 1, "otlp": 2}
-    assert [(row.side, row.rows) for row in facts.rows] == [("native", 1)]
-    assert surveyed(bad("otlp")) == Survey((), {"otlp": 1})
+    assert [(side, row.rows) for (side, _, _), row in facts.rows.items()] == [("native", 1)]
+    assert surveyed(bad("otlp")) == Survey({}, {"otlp": 1})
 
 
 def test_span_of_a_trace_topic_is_trace_traffic():
     """A later input may show that a topic is one; a native record of it stays in scope."""
     rows = [event("otlp", topic="t"), event("otlp", topic="u"), event("otlp", topic=None), event(topic="t")]
     facts = surveyed(*rows, trace_topics=("t",))
-    assert {(row.side, row.scope): row.rows for row in facts.rows} == {
+    assert {(side, scope): row.rows for (side, _, scope), row in facts.rows.items()} == {
         ("otlp", "TRACE_TRAFFIC"): 1,
         ("otlp", None): 2,
         ("native", None): 1,
@@ -147,8 +147,8 @@ EVENTS = st.builds(
 @given(rows=st.lists(EVENTS | st.sampled_from([bad("native"), bad("otlp")]), max_size=12), cut=st.integers(0, 12))
 def test_merged_surveys_equal_the_survey_of_all_rows(rows, cut):
     whole = surveyed(*rows)
-    parts = merge_surveys([surveyed(*rows[:cut]), surveyed(*rows[cut:])])
-    assert (set(parts.rows), parts.malformed) == (set(whole.rows), dict(whole.malformed))
+    parts = sum_of(Survey, [surveyed(*rows[:cut]), surveyed(*rows[cut:])])
+    assert (parts.rows, parts.malformed) == (whole.rows, whole.malformed)
     assert Survey.from_plain(json.loads(json.dumps(whole.to_plain()))) == whole
     assert read_facts(parts, GRACE_MS) == read_facts(whole, GRACE_MS)
 
