@@ -1,6 +1,5 @@
 """A recorded pair reconciled by commands, as a user runs them on a cluster, and the verdicts that come of it."""
 
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from bridge.storage import AnyPath, as_path, list_files, open_parquet
 from tests.cluster.clusters import SPARK_HOME, spark_environment
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 DUAL = ROOT / "tests" / "vectors" / "dual" / "scenarios-5.3.3-old"
@@ -24,9 +24,7 @@ def arguments(out: str | Path, inputs: str | Path = DUAL) -> list[str]:
 
 def run(command: list[str], environment: Mapping[str, str], cwd: Path | None = None) -> None:
     """Run a reconciliation to its end; a gate may fail, because the recording has losses."""
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=cwd
-    )
+    done = run_program(*command, env=environment, cwd=cwd, timeout_s=LONGEST_S)
     assert done.returncode in {0, 1}, done.stderr[-3000:] + done.stdout[-3000:]  # spark-submit joins both of Python's
 
 

@@ -1,6 +1,5 @@
 """What machines of a cluster have, and what a run without one gives."""
 
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from spark_jobs.package import main as package
 from tests.cluster.cluster_runs import arguments, mqtrace, verdict_rows
 from tests.cluster.clusters import spark_environment
+from tests.support.programs import run_program
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +38,6 @@ def elsewhere(tmp_path_factory: Any) -> dict[str, str]:
     python = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
     environment = spark_environment(PYTHONPATH=str(packages), PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python)
     question = [python, "-c", "import pyarrow, otel_mqtrace"]
-    asked = subprocess.run(question, env=environment, capture_output=True, text=True, check=False, cwd=packages)
+    asked = run_program(*question, env=environment, cwd=packages)
     assert "No module named 'otel_mqtrace'" in asked.stderr, "our packages must not be there"
     return environment

@@ -22,6 +22,7 @@ from tests.cluster.clusters import connect_server, hdfs, s3, spark_environment, 
 from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
 from tests.support.documents import FENCE
+from tests.support.programs import run_program
 
 pytestmark = pytest.mark.cluster
 
@@ -57,15 +58,9 @@ class Reader:
         return text
 
     def run(self, *blocks: str, **more: str) -> None:
-        done = subprocess.run(
-            ["bash", "-c", PRELUDE + self.placed("\n".join(blocks))],
-            cwd=self.directory,
-            env={**self.environment, **more},
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_S,
-            check=False,
-        )
+        script = PRELUDE + self.placed("\n".join(blocks))
+        environment = {**self.environment, **more}
+        done = run_program("bash", "-c", script, cwd=self.directory, env=environment, timeout_s=LONGEST_S)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

@@ -13,6 +13,7 @@ from bridge.storage import open_parquet
 from tests.cluster.cluster_runs import DUAL, INPUTS, LONGEST_S, ROOT, arguments, mqtrace, verdict_rows
 from tests.cluster.clusters import secure_hdfs, spark_environment
 from tests.peers.peer import PeerUnavailableError
+from tests.support.programs import run_program
 
 pytestmark = pytest.mark.cluster
 
@@ -57,10 +58,8 @@ def _forward(source: Path, landing: str) -> list[str]:
 
 
 def _mqtrace(words: list[str], environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("mqtrace")), *words]
-    return subprocess.run(
-        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=LONGEST_S, check=False
-    )
+    program = Path(sys.executable).with_name("mqtrace")
+    return run_program(program, *words, env=environment, cwd=cwd, timeout_s=LONGEST_S)
 
 
 def test_forwarder_lands_with_a_ticket(user, tmp_path):

@@ -42,6 +42,7 @@ from tests.cluster.clusters import (
 )
 from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
+from tests.support.programs import run_program, run_python
 
 pytestmark = pytest.mark.cluster
 
@@ -150,9 +151,9 @@ def test_s3a_of_hadoop_reads_what_was_written(here, tmp_path):
     with _filled(s3(tmp_path)) as store:
         mqtrace(*arguments(out), "--engine", "local", HADOOP_CONF_DIR=store.configuration(tmp_path / "conf"))
         settings = {f"spark.hadoop.{name}": value for name, value in store.settings.items()}
-        command = [sys.executable, "-c", code, json.dumps({**settings, "spark.jars": s3a_jars()}), f"{out}/verdicts"]
+        settings["spark.jars"] = s3a_jars()
         environment = spark_environment(PYTHONPATH=str(ROOT))
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+        done = run_python(code, json.dumps(settings), f"{out}/verdicts", env=environment, timeout_s=LONGEST_S)
         assert f"rows {here.total()}" in done.stdout, done.stderr[-2000:]
 
 
@@ -174,9 +175,9 @@ def test_forwarder_killed_while_landing_leaves_whole_parts_and_loses_nothing(sto
     running.wait()
     for manifest in native.glob("_manifest/*.json"):  # as if killed between a part and its counts
         manifest.unlink()
-    assert subprocess.run([*command, "--once"], env=environment, check=False, timeout=LONGEST_S).returncode == 0
+    assert run_program(*command, "--once", env=environment, timeout_s=LONGEST_S).returncode == 0
     (source / "4.jsonl").write_text(json.dumps(bodies[0]) + "\n")
-    assert subprocess.run([*command, "--once"], env=environment, check=False, timeout=LONGEST_S).returncode == 0
+    assert run_program(*command, "--once", env=environment, timeout_s=LONGEST_S).returncode == 0
     parts = [part for part in native.glob("date=*/part-*") if isinstance(part, StorePath)]
     counts = [json.loads(file.read_text()) for file in native.glob("_manifest/*.json")]
     assert {one["file"] for one in counts} == {part.relative_to(native).as_posix() for part in parts}

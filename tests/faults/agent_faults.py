@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from otel_mqtrace.model import ContextCode
 from tests.faults import changes as do
@@ -43,19 +44,8 @@ AGENT_FAULTS: tuple[Fault, ...] = (
 def _spanless_id(stage: Stage, fault: str, rule: str, **attributes: str) -> None:
     """A send that got no answer: a span without an id, no native record; its message id was made all the same."""
     bean = stage.bean(offset_msg_id=None)
-    call = stage.send(bean)
-    draft = Draft.clean(call)
-    do.both(do.record_lost, do.set_span_attributes(**attributes))(draft)
-    stage.record(draft)
+    stage.record(stage.send(bean), do.both(do.record_lost, do.set_span_attributes(**attributes)))
     stage.truth.expect(Event("publish", send_ids(bean.msg_id or "")[1]), fault, by_design("otlp", rule))
-
-
-def _scene_one_way(stage: Stage) -> None:
-    _spanless_id(stage, "a one-way send", "rocketmq_records_no_one_way_send")
-
-
-def _scene_send_fails(stage: Stage) -> None:
-    _spanless_id(stage, "a send is refused", "rocketmq_records_no_failed_send", error__type="MQBrokerException")
 
 
 def _scene_batch_sent(stage: Stage) -> None:
@@ -129,10 +119,7 @@ def _scene_trace_topic_alike(stage: Stage) -> None:
 def _scene_trace_traffic(stage: Stage) -> None:
     for number in range(3):
         bean = stage.bean(topic="RMQ_SYS_TRACE_TOPIC")
-        call = sending(stage.producer, stage.now_ms + 100 * number, bean)
-        draft = Draft.clean(call)
-        do.record_lost(draft)
-        stage.record(draft)
+        stage.record(sending(stage.producer, stage.now_ms + 100 * number, bean), do.record_lost)
         stage.truth.scopes["TRACE_TRAFFIC"] += 1
 
 
@@ -153,25 +140,20 @@ def _scene_spanless_groups(stage: Stage) -> None:
             stage.play(call, do.span_lost, expected, fault=fault)
 
 
-def _scene_killed(stage: Stage) -> None:
-    """SIGKILL: the agent's last spans never left, the client's records had; nothing of the group ever after."""
-    kill_consumer(stage, deliveries=20, every_ms=1000, after_ms=300, lost=3)
-
-
 def _scene_second_instrumentation(stage: Stage) -> None:
     """Two spans, one record: the agent's spans know no offset id, so it might be a second send that left no record."""
-    bean = stage.bean()
-    call = stage.send(bean)
-    draft = Draft.clean(call)
-    do.copied(own_id=True)(draft)
-    stage.record(draft)
     expected = (NORMALISED, one_sided("otlp", LOST))
-    stage.truth.expect(call.events[0], "span of a second instrumentation", *expected)
+    stage.play(stage.send(stage.bean()), do.copied(own_id=True), *expected, fault="span of a second instrumentation")
 
 
 AGENT_SCENES: tuple[Callable[[Stage], None], ...] = (
-    _scene_one_way,
-    _scene_send_fails,
+    partial(_spanless_id, fault="a one-way send", rule="rocketmq_records_no_one_way_send"),
+    partial(
+        _spanless_id,
+        fault="a send is refused",
+        rule="rocketmq_records_no_failed_send",
+        error__type="MQBrokerException",
+    ),
     _scene_batch_sent,
     _scene_batch_consumed,
     _scene_not_sampled,
@@ -179,7 +161,7 @@ AGENT_SCENES: tuple[Callable[[Stage], None], ...] = (
     _scene_trace_topic_alike,
     _scene_trace_traffic,
     _scene_spanless_groups,
-    _scene_killed,
+    partial(kill_consumer, deliveries=20, every_ms=1000, after_ms=300, lost=3),
     redelivered,
     _scene_second_instrumentation,
 )

@@ -20,10 +20,6 @@ _KINDS = {
 }
 
 
-def kind_of(trace_type: TraceType) -> str:
-    return _KINDS[trace_type]
-
-
 @dataclass(frozen=True)
 class Application:
     """A service, the process it runs in, and the group under which it sends or receives."""
@@ -45,7 +41,7 @@ class Call:
 
     @property
     def events(self) -> list[Event]:
-        kind = kind_of(self.context.trace_type)
+        kind = _KINDS[self.context.trace_type]
         group = self.application.group if kind == "consume" else None
         return [Event(kind, bean.msg_id or "", group) for bean in self.context.beans]
 
@@ -120,11 +116,18 @@ def _joined(beans: tuple[TraceBean, ...]) -> TraceBean:
     return replace(beans[0], body_length=sum(bean.body_length or 0 for bean in beans), **joined)
 
 
+def _call(
+    application: Application, trace_type: TraceType, at_ms: int, *beans: TraceBean, took_ms: int = 0, **fields: Any
+) -> Call:
+    known = {"timestamp_ms": at_ms, "region_id": REGION, "group_name": application.group, **fields}
+    context = TraceContext(trace_type=trace_type, beans=beans, **known)
+    return Call(application=application, context=context, start_ms=at_ms, end_ms=at_ms + took_ms)
+
+
 def sending(application: Application, at_ms: int, *beans: TraceBean, cost_ms: int = 12, **fields: Any) -> Call:
     """Return a send that began at ``at_ms``; several beans are a batch."""
-    defaults = {"region_id": REGION, "group_name": application.group, "cost_ms": cost_ms, "success": True}
-    context = TraceContext(trace_type=TraceType.PUB, timestamp_ms=at_ms, beans=beans, **{**defaults, **fields})
-    return Call(application=application, context=context, start_ms=at_ms, end_ms=at_ms + cost_ms)
+    known = {"cost_ms": cost_ms, "success": True, **fields}
+    return _call(application, TraceType.PUB, at_ms, *beans, took_ms=cost_ms, **known)
 
 
 def consuming(
@@ -134,46 +137,26 @@ def consuming(
     attempt: str,
     cost_ms: int = 30,
     code: ContextCode = ContextCode.SUCCESS,
-    **fields: Any,
 ) -> Call:
     """Return a listener call for ``beans`` that began at ``at_ms``; the native cost is one message's share."""
-    succeeded = code in {ContextCode.SUCCESS, ContextCode.TIME_OUT}
-    context = TraceContext(
-        trace_type=TraceType.SUB_AFTER,
-        timestamp_ms=at_ms,
-        region_id=REGION,
-        group_name=application.group,
-        request_id=attempt,
-        cost_ms=cost_ms // len(beans),
-        success=succeeded,
-        context_code=code,
-        beans=beans,
-    )
-    return Call(application=application, context=replace(context, **fields), start_ms=at_ms, end_ms=at_ms + cost_ms)
+    known = {
+        "request_id": attempt,
+        "cost_ms": cost_ms // len(beans),
+        "success": code in {ContextCode.SUCCESS, ContextCode.TIME_OUT},
+        "context_code": code,
+    }
+    return _call(application, TraceType.SUB_AFTER, at_ms, *beans, took_ms=cost_ms, **known)
 
 
 def ending(application: Application, at_ms: int, bean: TraceBean, **fields: Any) -> Call:
     """Return the end of a transaction: an instant."""
-    context = TraceContext(
-        trace_type=TraceType.END_TRANSACTION,
-        timestamp_ms=at_ms,
-        region_id=REGION,
-        group_name=application.group,
-        beans=(replace(bean, transaction_id=bean.msg_id, from_transaction_check=False, **fields),),
-    )
-    return Call(application=application, context=context, start_ms=at_ms, end_ms=at_ms)
+    ended = replace(bean, transaction_id=bean.msg_id, from_transaction_check=False, **fields)
+    return _call(application, TraceType.END_TRANSACTION, at_ms, ended)
 
 
 def recalling(application: Application, at_ms: int, bean: TraceBean) -> Call:
-    context = TraceContext(
-        trace_type=TraceType.RECALL,
-        timestamp_ms=at_ms,
-        region_id=REGION,
-        group_name=application.group,
-        success=True,
-        beans=(TraceBean(topic=bean.topic, msg_id=bean.msg_id),),
-    )
-    return Call(application=application, context=context, start_ms=at_ms, end_ms=at_ms)
+    named = TraceBean(topic=bean.topic, msg_id=bean.msg_id)
+    return _call(application, TraceType.RECALL, at_ms, named, success=True)
 
 
 def message(msg_id: str, *, topic: str = "orders", number: int = 0, **fields: Any) -> TraceBean:

@@ -6,7 +6,7 @@ from typing import Any
 
 from otel_mqtrace.model import AccessChannel, TraceContext, TraceType
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
-from tests.faults.calls import Draft, Record
+from tests.faults.calls import Draft, Record, SpanDraft
 
 Change = Callable[[Draft], object]
 _NO_NUMBER = b"damaged"
@@ -43,108 +43,78 @@ died = both(half_lost(TraceType.SUB_AFTER), span_lost)
 """A delivery that never ended: all that is there of it is its SubBefore."""
 
 
-def record_copied(draft: Draft) -> None:
-    """Land every record twice, byte for byte: a client that tried its trace message again."""
-    draft.records += draft.records
+def _records(changed: Callable[[Record], Record], *, adds: bool = False) -> Change:
+    """Change each record, or with ``adds`` land it once more, changed."""
+
+    def change(draft: Draft) -> None:
+        draft.records[:] = [*(draft.records if adds else ()), *map(changed, draft.records)]
+
+    return change
+
+
+def _spans(changed: Callable[[SpanDraft], SpanDraft], *, adds: bool = False) -> Change:
+    """Change each span, or with ``adds`` write it once more, changed."""
+
+    def change(draft: Draft) -> None:
+        draft.spans[:] = [*(draft.spans if adds else ()), *map(changed, draft.spans)]
+
+    return change
+
+
+record_copied = _records(lambda record: record, adds=True)
+"""Land every record twice, byte for byte: a client that tried its trace message again."""
 
 
 def copied(*, own_id: bool) -> Change:
     """Write the span twice; with ``own_id`` by a second instrumentation, which gives it a span id of its own."""
-
-    def change(draft: Draft) -> None:
-        draft.spans += [replace(span, copy=int(own_id)) for span in draft.spans]
-
-    return change
+    return _spans(lambda span: replace(span, copy=int(own_id)), adds=True)
 
 
-def set_record_fields(**fields: Any) -> Change:
-    return lambda draft: _records(draft, lambda record: replace(record, context=_with_fields(record.context, fields)))
+def set_record_fields(*, adds: bool = False, **fields: Any) -> Change:
+    return _records(lambda record: replace(record, context=_with_fields(record.context, fields)), adds=adds)
 
 
-def add_reordered_record(draft: Draft) -> None:
-    """Land every record twice, the second time with the keys in another order: other bytes, the same values."""
-
-    def turned(record: Record) -> Record:
-        keys = " ".join(reversed((record.context.beans[0].keys or "").split(" ")))
-        return replace(record, context=_with_fields(record.context, {"keys": keys}))
-
-    draft.records += [turned(record) for record in draft.records]
+def _reordered(record: Record) -> Record:
+    keys = " ".join(reversed((record.context.beans[0].keys or "").split(" ")))
+    return replace(record, context=_with_fields(record.context, {"keys": keys}))
 
 
-def add_differing_record(**fields: Any) -> Change:
-    def change(draft: Draft) -> None:
-        draft.records += [replace(record, context=_with_fields(record.context, fields)) for record in draft.records]
-
-    return change
+add_reordered_record = _records(_reordered, adds=True)
+"""Land every record twice, the second time with the keys in another order: other bytes, the same values."""
 
 
-def add_differing_span(**attributes: Any) -> Change:
-    def change(draft: Draft) -> None:
-        draft.spans += [
-            replace(span, copy=1, attributes={**span.attributes, **_dotted(attributes)}) for span in draft.spans
-        ]
-
-    return change
-
-
-def set_span_attributes(**attributes: Any) -> Change:
+def set_span_attributes(*, adds: bool = False, **attributes: Any) -> Change:
     """Change attributes of the span; names with ``__`` for a dot, ``None`` removes one."""
-
-    def change(draft: Draft) -> None:
-        draft.spans[:] = [replace(span, attributes={**span.attributes, **_dotted(attributes)}) for span in draft.spans]
-
-    return change
+    values = {name.replace("__", "."): value for name, value in attributes.items()}
+    return _spans(
+        lambda span: replace(span, copy=int(adds) or span.copy, attributes={**span.attributes, **values}), adds=adds
+    )
 
 
 def restamped(*, start_ms: int = 0, end_ms: int = 0) -> Change:
     """Move the span's times, as a peer with another clock would."""
-
-    def change(draft: Draft) -> None:
-        draft.spans[:] = [
-            replace(span, start_ms=span.start_ms + start_ms, end_ms=span.end_ms + end_ms) for span in draft.spans
-        ]
-
-    return change
+    return _spans(lambda span: replace(span, start_ms=span.start_ms + start_ms, end_ms=span.end_ms + end_ms))
 
 
 def clock_off(by_ms: int) -> Change:
     """Let the whole call be stamped by a host whose clock is ``by_ms`` ahead; records arrive in true time."""
 
-    def change(draft: Draft) -> None:
-        restamped(start_ms=by_ms, end_ms=by_ms)(draft)
-        _records(
-            draft,
-            lambda record: replace(
-                record,
-                late_ms=record.late_ms - by_ms,
-                context=replace(record.context, timestamp_ms=(record.context.timestamp_ms or 0) + by_ms),
-            ),
-        )
+    def stamped(record: Record) -> Record:
+        context = replace(record.context, timestamp_ms=(record.context.timestamp_ms or 0) + by_ms)
+        return replace(record, late_ms=record.late_ms - by_ms, context=context)
 
-    return change
+    return both(restamped(start_ms=by_ms, end_ms=by_ms), _records(stamped))
 
 
 def arrives_late(by_ms: int) -> Change:
     """Let the native records reach the trace topic ``by_ms`` behind the event."""
-    return lambda draft: _records(draft, lambda record: replace(record, late_ms=by_ms))
+    return _records(lambda record: replace(record, late_ms=by_ms))
 
 
-def over_cloud(draft: Draft) -> None:
-    """Write it over the CLOUD access channel: a SubAfter without time and group."""
-    _records(draft, lambda record: replace(record, channel=AccessChannel.CLOUD))
+over_cloud = _records(lambda record: replace(record, channel=AccessChannel.CLOUD))
+"""Write it over the CLOUD access channel: a SubAfter without time and group."""
 
-
-def damaged_record(draft: Draft) -> None:
-    """Put a word where each record's first number stands; the message id stays legible."""
-    _records(draft, lambda record: replace(record, damage=_without_number(record.context.trace_type)))
-
-
-def torn_span(draft: Draft) -> None:
-    draft.spans[:] = [replace(span, torn=True) for span in draft.spans]
-
-
-def _records(draft: Draft, changed: Callable[[Record], Record]) -> None:
-    draft.records[:] = [changed(record) for record in draft.records]
+torn_span = _spans(lambda span: replace(span, torn=True))
 
 
 def _with_fields(context: TraceContext, fields: dict[str, Any]) -> TraceContext:
@@ -152,10 +122,6 @@ def _with_fields(context: TraceContext, fields: dict[str, Any]) -> TraceContext:
     of_message = {name: value for name, value in fields.items() if name not in of_call}
     beans = tuple(replace(bean, **of_message) for bean in context.beans) if of_message else context.beans
     return replace(context, beans=beans, **of_call)
-
-
-def _dotted(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name.replace("__", "."): value for name, value in attributes.items()}
 
 
 def _without_number(trace_type: TraceType) -> Callable[[bytes], bytes]:
@@ -169,3 +135,7 @@ def _without_number(trace_type: TraceType) -> Callable[[bytes], bytes]:
         return separator.join([*parts[:number], _NO_NUMBER, *parts[number + 1 :]])
 
     return damage
+
+
+damaged_record = _records(lambda record: replace(record, damage=_without_number(record.context.trace_type)))
+"""Put a word where each record's first number stands; the message id stays legible."""

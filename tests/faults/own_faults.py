@@ -64,7 +64,12 @@ def faults_of_both(
         Fault("native record lost, no drop counted", every, do.record_lost, one_sided("otlp", LOST)),
         Fault("native record landed twice", every, do.record_copied, _dup("NATIVE", "exact")),
         Fault("span written twice", every, do.copied(own_id=False), _dup("OTLP", "exact")),
-        Fault("native copies differ", ("send",), do.add_differing_record(body_length=7), _dup("NATIVE", "conflicting")),
+        Fault(
+            "native copies differ",
+            ("send",),
+            do.set_record_fields(adds=True, body_length=7),
+            _dup("NATIVE", "conflicting"),
+        ),
         Fault("SubBefore lost", deliver, do.half_lost(TraceType.SUB_BEFORE), _half("after")),
         Fault("SubAfter lost", deliver, do.half_lost(TraceType.SUB_AFTER), _half("before")),
         Fault("the process died in the handler, long ago", deliver, do.died, one_sided("native", "ABANDONED")),
@@ -88,8 +93,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault("both sides duplicated", _EVERY, do.both(do.record_copied, do.copied(own_id=False)), _dup("BOTH", "exact")),
     Fault("native record landed twice in other bytes", _BOTH, do.add_reordered_record, _dup("NATIVE", "equivalent")),
     Fault("span of a second instrumentation", _EVERY, do.copied(own_id=True), _dup("OTLP", "equivalent")),
-    Fault("native copies differ", _DELIVER, do.add_differing_record(success=False), _dup("NATIVE", "conflicting")),
-    Fault("span copies differ", _BOTH, do.add_differing_span(mqtrace__success=False), _dup("OTLP", "conflicting")),
+    Fault(
+        "native copies differ", _DELIVER, do.set_record_fields(adds=True, success=False), _dup("NATIVE", "conflicting")
+    ),
+    Fault(
+        "span copies differ",
+        _BOTH,
+        do.set_span_attributes(adds=True, mqtrace__success=False),
+        _dup("OTLP", "conflicting"),
+    ),
     Fault(
         "SubBefore and span lost",
         _DELIVER,

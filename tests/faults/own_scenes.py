@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from opentelemetry.trace import SpanKind
 
@@ -69,20 +70,8 @@ def _scene_loss_and_copy_cancel(stage: Stage) -> None:
         stage.play(stage.deliver(bean), change, expected, fault="a loss and a copy cancel in the counts")
 
 
-def _scene_batch_consumed(stage: Stage) -> None:
-    """One listener call for four messages: one span with four links, eight native records."""
-    _batch(stage, do.nothing, EXACT, "a batch consumed")
-
-
-def _scene_batch_span_lost(stage: Stage) -> None:
-    _batch(stage, do.span_lost, one_sided("native", LOST), "span of a batch lost")
-
-
-def _scene_batch_record_lost(stage: Stage) -> None:
-    _batch(stage, do.record_lost, one_sided("otlp", LOST), "native records of a batch lost")
-
-
 def _batch(stage: Stage, change: do.Change, expected: Expected, fault: str) -> None:
+    """One listener call for four messages: one span with four links, eight native records."""
     beans = [stage.sent() for _ in range(4)]
     stage.play(stage.deliver(*beans, cost_ms=43), change, expected, fault=fault)
 
@@ -163,11 +152,9 @@ def _burst(stage: Stage, side: str, *, lost: int, counted: int, after_ms: int = 
     events = []
     for number in range(lost):
         call = sending(stage.producer, at_ms + 30 * number, stage.bean())
-        draft = Draft.clean(call)
         if number < counted:
-            losses.note("queue_full", sdk_span(draft.spans[0]))
-        (do.record_lost if side == "native" else do.span_lost)(draft)
-        stage.record(draft)
+            losses.note("queue_full", sdk_span(Draft.clean(call).spans[0]))
+        stage.record(call, do.record_lost if side == "native" else do.span_lost)
         events += call.events
     stage.truth.expect_among(events, fault, *words)
     stage.recording.ledgers.append({"ledger_version": 1, "rows": losses.rows()})
@@ -186,13 +173,8 @@ def _scene_process_ends(stage: Stage) -> None:
     _lose_last(stage, calls, range(27, 30), do.record_lost, expected, "last native records of a process lost")
 
 
-def _scene_consumer_killed(stage: Stage) -> None:
-    """A consumer is killed: the spans of its last three seconds never left, the native records had."""
-    kill_consumer(stage, deliveries=30, every_ms=2000, after_ms=900, lost=1)
-
-
 def kill_consumer(stage: Stage, *, deliveries: int, every_ms: int, after_ms: int, lost: int) -> None:
-    """Let a consumer of its own receive messages, ``after_ms`` behind their sends, and lose the last spans of it."""
+    """Kill a consumer that receives messages ``after_ms`` behind their sends: its last spans never left, its records had."""
     killed = Application("loyalty-service", "CG_loyalty", "10.1.8.8")
 
     def calls() -> Iterator[Call]:
@@ -246,9 +228,7 @@ def _scene_fewer_spans_than_attempts(stage: Stage) -> None:
 def _scene_id_left_out(stage: Stage) -> None:
     """The span carries no message id: only topic and time identify its message."""
     call = stage.send(stage.bean())
-    draft = Draft.clean(call)
-    do.set_span_attributes(messaging__message__id=None, mqtrace__offset_msg_id=None)(draft)
-    stage.record(draft)
+    stage.record(call, do.set_span_attributes(messaging__message__id=None, mqtrace__offset_msg_id=None))
     fault = "span without its message id"
     stage.truth.expect(call.events[0], fault, one_sided("native", "KEY_DEGRADED"))
     span_id = f"{send_context(call.events[0].message).span_id:016x}"
@@ -278,16 +258,16 @@ SCENES: tuple[Callable[[Stage], None], ...] = (
     _scene_redelivered_at_once,
     _scene_one_of_three_attempts_lost,
     _scene_loss_and_copy_cancel,
-    _scene_batch_consumed,
-    _scene_batch_span_lost,
-    _scene_batch_record_lost,
+    partial(_batch, change=do.nothing, expected=EXACT, fault="a batch consumed"),
+    partial(_batch, change=do.span_lost, expected=one_sided("native", LOST), fault="span of a batch lost"),
+    partial(_batch, change=do.record_lost, expected=one_sided("otlp", LOST), fault="native records of a batch lost"),
     _scene_transaction_checked,
     _scene_other_spans,
     _scene_queue_full,
     _scene_queue_full_half_counted,
     _scene_ledger_of_another,
     _scene_process_ends,
-    _scene_consumer_killed,
+    partial(kill_consumer, deliveries=30, every_ms=2000, after_ms=900, lost=1),
     _scene_silent_writers,
     _scene_fewer_spans_than_attempts,
     _scene_id_left_out,

@@ -1,6 +1,6 @@
 """Play a corpus: each fault in a time of its own, among clean traffic that never stops."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -121,27 +121,27 @@ class Stage:
         fault: str = "none",
     ) -> Draft:
         """Record what is left of a call after ``change`` and expect the verdicts of each of its events."""
-        draft = Draft.clean(call)
-        change(draft)
-        self.record(draft)
+        draft = self.record(call, change)
         for event in call.events:
             self.truth.expect(event, fault, *(expected or (self.usual,)))
         return draft
 
     def several(
-        self, calls: Iterable[Call], fault: str, *expected: Expected, changes: Mapping[int, Change] | None = None
+        self, calls: Sequence[Call], fault: str, *expected: Expected, changes: Mapping[int, Change] | None = None
     ) -> None:
         """Record what is left of calls about one event and expect its verdicts; ``changes`` by the number of the call."""
-        drafts = [Draft.clean(call) for call in calls]
-        for number, draft in enumerate(drafts):
-            (changes or {}).get(number, nothing)(draft)
-            self.record(draft)
-        self.truth.expect(drafts[0].call.events[0], fault, *expected)
+        for number, call in enumerate(calls):
+            self.record(call, (changes or {}).get(number, nothing))
+        self.truth.expect(calls[0].events[0], fault, *expected)
 
-    def record(self, draft: Draft) -> None:
+    def record(self, call: Call, change: Change) -> Draft:
+        """Record what is left of a call after ``change``, of which nothing is expected yet."""
+        draft = Draft.clean(call)
+        change(draft)
         for record in draft.records:
             self.recording.land(record)
         self.recording.lines += self.write_spans(draft.spans)
+        return draft
 
     @property
     def clock(self) -> Clock:

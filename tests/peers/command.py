@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_PATIENCE_SECONDS = 180
+from tests.support.programs import run_program
 
 
 def mqtrace(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run ``mqtrace`` with ``arguments`` and return how it ended and what it printed."""
-    command = [str(Path(sys.executable).with_name("mqtrace")), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
+    return run_program(Path(sys.executable).with_name("mqtrace"), *arguments)
 
 
 def answers(*arguments: object) -> list[dict[str, Any]]:

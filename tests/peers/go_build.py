@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.peers.peer import PeerBrokenError, PeerUnavailableError, peers_cache
+from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent
 FETCH_SECONDS, BUILD_SECONDS = 600, 1500
@@ -102,16 +103,7 @@ def _build(go: str, program: GoProgram, target: Path) -> None:
 def _run(command: list[str], program: GoProgram, patience_s: float) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CGO_ENABLED": "0"}
     try:
-        return subprocess.run(
-            command,
-            cwd=program.sources,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=patience_s,
-        )
+        return run_program(*command, cwd=program.sources, env=environment, timeout_s=patience_s)
     except subprocess.TimeoutExpired:
         raise PeerUnavailableError(f"go {command[1]} of {program.name} took longer than {patience_s} s") from None
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.peers.peer import PeerUnavailableError, peers_cache
+from tests.support.programs import run_program
 
 FETCH_SECONDS = 900
 
@@ -24,14 +25,7 @@ def jars_of(pom: Path, name: str) -> Path:
     command = [maven, "-B", "-q", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
     # Fetched beside and renamed: an interrupted fetch must not look complete.
     try:
-        done = subprocess.run(
-            [*command, f"-DoutputDirectory={beside}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=FETCH_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_program(*command, f"-DoutputDirectory={beside}", timeout_s=FETCH_SECONDS)
     except subprocess.TimeoutExpired:
         raise PeerUnavailableError(f"Maven did not fetch {name}'s jars within {FETCH_SECONDS} s") from None
     if done.returncode:

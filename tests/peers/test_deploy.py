@@ -17,6 +17,7 @@ from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.peer import ServerProcess
 from tests.support.killing import kafka_sender
 from tests.support.native_vectors import recorded
+from tests.support.programs import run_program
 
 pytestmark = pytest.mark.peers
 
@@ -39,13 +40,7 @@ def image(tmp_path_factory):
     subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True, timeout=INSTALL_SECONDS)
     (install,) = re.findall(r"^RUN (pip install .+)$", text, re.MULTILINE)
     words = [word.replace("/src", str(root / "src")) for word in shlex.split(install)[1:]]
-    done = subprocess.run(
-        [root / "venv" / "bin" / "pip", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=INSTALL_SECONDS,
-    )
+    done = run_program(root / "venv" / "bin" / "pip", *words, timeout_s=INSTALL_SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     return root / "venv" / "bin"
 
@@ -100,7 +95,7 @@ def test_deployed_forwarder_puts_a_java_application_into_jaeger(
         "http://collector:4318": collector.traces_url.removesuffix("/v1/traces"),
     }
     places |= {
-        "http://collector:4317": f"http://127.0.0.1:{collector.grpc_port}",
+        "http://collector:4317": f"http://{collector.grpc_endpoint}",
         "/landing": str(tmp_path / "landing"),
     }
     service = SERVICES["forwarder"]

@@ -6,12 +6,38 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Message
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
+from otel_mqtrace.hooks import guard
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.consuming import poll
+
+
+def http_to(server: Any, **options: Any) -> SpanExporter:
+    """Return OpenTelemetry's exporter to a Collector or Jaeger, over HTTP."""
+    return HttpExporter(endpoint=server.traces_url, **options)
+
+
+def grpc_to(server: Any, **options: Any) -> SpanExporter:
+    return GrpcExporter(endpoint=server.grpc_endpoint, insecure=True, **options)
+
+
+@contextmanager
+def recording(instrumentor: Any = None, **options: Any) -> Iterator[RecordingExporter]:
+    """Record the spans of a traced client, confluent-kafka unless named; fail where something of ours has failed."""
+    exporter, before = RecordingExporter(), guard.failures()
+    instrumentor = instrumentor or MqTraceInstrumentor()
+    instrumentor.instrument(tracer_provider=recording_provider(exporter), exporters=(), **options)
+    try:
+        yield exporter
+    finally:
+        instrumentor.uninstrument()
+    assert guard.failures() == before
 
 
 @contextmanager

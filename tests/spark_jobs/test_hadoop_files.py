@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from py4j import java_gateway
@@ -24,6 +22,7 @@ from bridge.storage import (
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
 from spark_jobs.history.history import open_history
+from tests.support.programs import run_python
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +146,8 @@ def test_directory_held_in_a_store_is_refused_to_another_run(mounted):
 
 def test_run_killed_on_this_machine_holds_nothing(mounted):
     root, real = mounted
-    command = [sys.executable, "-c", _KILLED_WITHIN, str(root / "killed"), json.dumps(current_settings())]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    killed = run_python(_KILLED_WITHIN, root / "killed", json.dumps(current_settings()))
+    assert killed.returncode == -signal.SIGKILL
     (left,) = (real / "killed").glob(".lock-*")
     with hold(root / "killed", name="--out"):
         assert not left.exists()

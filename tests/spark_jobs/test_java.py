@@ -1,12 +1,12 @@
 """Which Java Spark is given, seen with small programs that answer as a Java does."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from otel_mqtrace._errors import PeerError
 from spark_jobs.java import OPENED_PACKAGE_FLAG, SPARK_MODULE_FLAG, find_java, main
+from tests.support.programs import run_program
 
 ANSWER = """#!/bin/sh
 for argument do
@@ -78,8 +78,7 @@ def test_start_script_drops_the_module_flag_and_keeps_other_arguments(tmp_path, 
     java = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
     assert java.path.is_relative_to(tmp_path / "cache")
     command = [java.path / "bin" / "java", "--echo", "two words", SPARK_MODULE_FLAG, "it's"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["two words", "it's"]
+    assert run_program(*command).stdout.splitlines() == ["two words", "it's"]
 
 
 @pytest.mark.parametrize("has_package", [False, True], ids=["would warn of it", "has the package"])
@@ -87,8 +86,9 @@ def test_start_script_opens_the_package_only_where_java_has_it(tmp_path, has_pac
     real = _java(tmp_path / "real", version="25", has_package=has_package)
     java = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
     command = [java.path / "bin" / "java", "--echo", OPENED_PACKAGE_FLAG, "-version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ([OPENED_PACKAGE_FLAG, "-version"] if has_package else ["-version"])
+    assert run_program(*command).stdout.splitlines() == (
+        [OPENED_PACKAGE_FLAG, "-version"] if has_package else ["-version"]
+    )
 
 
 def test_start_script_is_made_once(tmp_path):

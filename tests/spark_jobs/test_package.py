@@ -1,10 +1,9 @@
 """Our code as one zip: everything a driver and an executor import, and how the command line finds its commands."""
 
-import subprocess
-import sys
 import zipfile
 
 from spark_jobs.package import main
+from tests.support.programs import run_python
 
 ASK = """
 import sys
@@ -20,8 +19,7 @@ print(version("otel-mqtrace"), *sorted(point.name for point in entry_points(grou
 def test_zip_can_be_imported_and_names_every_command(tmp_path):
     target = tmp_path / "mqtrace-spark.zip"
     assert main(["--out", str(target)]) == 0
-    done = subprocess.run([sys.executable, "-c", ASK, str(target)], capture_output=True, text=True, check=True)
-    version, *commands = done.stdout.split()
+    version, *commands = run_python(ASK, target).stdout.split()
     assert version
     assert {"reconcile", "inspect"} <= set(commands)
 

@@ -3,8 +3,6 @@
 import logging
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from pyspark.errors import AnalysisException, PythonException
 
 from otel_mqtrace._errors import PeerError
 from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_errors
+from tests.support.programs import run_python
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 
@@ -43,13 +42,7 @@ sys.exit(main(arguments))
 def test_interrupted_command_prints_one_line_and_leaves_nothing(tmp_path, stage, delay_s):
     """While the JVM starts and while a job runs: exit 130, one line, no JVM that holds the pipes, no work directory."""
     sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, stage, str(delay_s), "reconcile", *sides, "--master", "local[1]"],
-        capture_output=True,  # until every process that inherited the pipes has ended
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python(INTERRUPTED, stage, delay_s, "reconcile", *sides, "--master", "local[1]")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "mqtrace: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -59,13 +52,7 @@ def test_wrong_setting_of_spark_sql_is_one_line_and_exit_2(tmp_path):
     """In a process of its own: only a new session leaves its settings unchecked until their first use."""
     sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
     conf = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=x"]
-    done = subprocess.run(
-        [sys.executable, "-c", MQTRACE, "reconcile", *sides, *conf],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python(MQTRACE, "reconcile", *sides, *conf)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert done.stderr.startswith("mqtrace: error: Spark refuses master 'local[1]' or a setting: ")
     assert "spark.sql.shuffle.partitions" in done.stderr

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from otel_mqtrace.cli import main
+from tests.support.programs import run_python
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 WITHOUT = """
@@ -26,11 +25,10 @@ JUDGED = ("--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--gra
 
 def run(*arguments):
     """Call ``python -m spark_jobs`` as a CI job does: without a terminal."""
-    command = [sys.executable, "-c", WITHOUT, *map(str, arguments)]
     plain = {
         name: value for name, value in os.environ.items() if name not in {"COLUMNS", "FORCE_COLOR", "MQTRACE_DEBUG"}
     }
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=plain)
+    return run_python(WITHOUT, *arguments, env=plain)
 
 
 def test_recorded_application_is_reconciled_and_reported(tmp_path):

@@ -4,7 +4,6 @@ import base64
 import os
 import re
 import shutil
-import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
 from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.programs import run_program
 from tests.support.rocketmq_traces import TOPIC, tracing_cluster
 from tests.support.source_tree import ROOT
 
@@ -109,15 +109,8 @@ class World:
             look_up=f"{python} looked_up",
             skipped=skipped,
         )
-        done = subprocess.run(
-            ["bash", "-c", prelude + text],
-            cwd=cwd,
-            env={**self._environment(programs), **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        known = {**self._environment(programs), **environment}
+        done = run_program("bash", "-c", prelude + text, cwd=cwd, env=known, timeout_s=300)
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         assert "nothing is traced" not in done.stderr

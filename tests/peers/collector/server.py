@@ -49,6 +49,10 @@ class Collector:
         return f"http://127.0.0.1:{self.http_port}/v1/traces"
 
     @property
+    def grpc_endpoint(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
     def output(self) -> Path:
         return self.directory / "out"
 
@@ -56,7 +60,7 @@ class Collector:
         """Start it, and return when it takes spans."""
         own = {
             "COLLECTOR_DIR": self.directory,
-            "OTLP_GRPC": f"127.0.0.1:{self.grpc_port}",
+            "OTLP_GRPC": self.grpc_endpoint,
             "OTLP_HTTP": f"127.0.0.1:{self.http_port}",
             "METRICS_HOST": "127.0.0.1",
             "METRICS_PORT": self.metrics_port,

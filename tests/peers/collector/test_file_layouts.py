@@ -1,27 +1,17 @@
 """Spans through a real Collector into its files: every layout is detected and complete."""
 
 import pytest
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.command import answers
 from tests.peers.otlp_spans import of_sdk
-from tests.peers.traced import handle, send, traced
+from tests.peers.traced import grpc_to, handle, http_to, send, traced
 
 pytestmark = pytest.mark.peers
 
 NATIVE_ZSTD = "--feature-gates=exporter.file.nativeCompression"
 MESSAGES = 40
-
-
-def _http(collector):
-    return HttpExporter(endpoint=collector.traces_url)
-
-
-def _grpc(collector):
-    return GrpcExporter(endpoint=f"127.0.0.1:{collector.grpc_port}", insecure=True)
 
 
 def _run_shop(kafka, topic, exporter):
@@ -49,8 +39,8 @@ def _compared(span):
 @pytest.mark.parametrize(
     ("exporter", "flags", "layouts"),
     [
-        (_http, (), ["json-lines", "json-zstd-framed", "proto-framed", "proto-zstd-framed"]),
-        (_grpc, (NATIVE_ZSTD,), ["json-lines", "json-lines-zstd", "proto-framed", "proto-framed-zstd"]),
+        (http_to, (), ["json-lines", "json-zstd-framed", "proto-framed", "proto-zstd-framed"]),
+        (grpc_to, (NATIVE_ZSTD,), ["json-lines", "json-lines-zstd", "proto-framed", "proto-framed-zstd"]),
     ],
     ids=["by default, over http", "with real zstd files, over grpc"],
 )

@@ -4,27 +4,17 @@ import socket
 from contextlib import contextmanager
 
 import pytest
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
 from otel_mqtrace.spans.queue import lost
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.command import answers
-from tests.peers.traced import send, traced
+from tests.peers.traced import grpc_to, http_to, send, traced
 
 pytestmark = pytest.mark.peers
 
 FLUSH_MS = 120_000
 PATIENCE_SECONDS = 30
 LONG_SECONDS = 300  # that an exporter goes on trying: more than a Collector takes to start on any machine
-
-
-def _http(collector):
-    return HttpExporter(endpoint=collector.traces_url, timeout=LONG_SECONDS)
-
-
-def _grpc(collector):
-    return GrpcExporter(endpoint=f"127.0.0.1:{collector.grpc_port}", insecure=True, timeout=LONG_SECONDS)
 
 
 @pytest.fixture
@@ -44,10 +34,10 @@ def _unreachable(collector, port):
         door.accept()[0].close()
 
 
-@pytest.mark.parametrize(("exporter", "port"), [(_http, "http_port"), (_grpc, "grpc_port")], ids=["http", "grpc"])
+@pytest.mark.parametrize(("exporter", "port"), [(http_to, "http_port"), (grpc_to, "grpc_port")], ids=["http", "grpc"])
 def test_spans_of_a_short_outage_arrive_when_it_is_over(start_collector, kafka, exporter, port):
     collector = start_collector("otlp-only.yaml")
-    with traced("shop", exporter(collector)) as processor:
+    with traced("shop", exporter(collector, timeout=LONG_SECONDS)) as processor:
         send(kafka, "orders", 50)
         assert processor.force_flush(FLUSH_MS)
         with _unreachable(collector, port):

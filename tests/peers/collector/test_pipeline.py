@@ -5,12 +5,11 @@ import json
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from tests.peers.collector.server import Collector
 from tests.peers.command import answers, mqtrace
-from tests.peers.traced import handle, send, traced
+from tests.peers.traced import grpc_to, handle, send, traced
 
 pytestmark = pytest.mark.peers
 
@@ -28,7 +27,7 @@ def ran(kafka, collector_program, tmp_path_factory):
     brokers = {"KAFKA": kafka.bootstrap_servers}
     with Collector(collector_program, directory / "collector", "pipeline.yaml", brokers) as collector:
         for service, work in (("piped-shop", send), ("piped-billing", handle)):
-            otlp = OTLPSpanExporter(endpoint=f"127.0.0.1:{collector.grpc_port}", insecure=True)
+            otlp = grpc_to(collector)
             native = NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, trace_topic=TRACE_TOPIC)
             with traced(service, native, otlp):
                 work(kafka, "piped", MESSAGES)

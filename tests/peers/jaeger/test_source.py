@@ -4,7 +4,6 @@ import json
 from urllib.parse import urlsplit
 
 import pytest
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from otel_mqtrace.cli import main
 from otel_mqtrace.testing import RecordingExporter
@@ -13,7 +12,7 @@ from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans
 from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.otlp_spans import of_sdk
-from tests.peers.traced import send, traced
+from tests.peers.traced import http_to, send, traced
 
 pytestmark = pytest.mark.peers
 
@@ -26,7 +25,7 @@ def sent(jaeger):
     ended = RecordingExporter()
     with EmbeddedKafka() as kafka:
         kafka.create_topic(TOPIC, partitions=1)
-        with traced(SERVICE, ended, OTLPSpanExporter(endpoint=jaeger.traces_url)):
+        with traced(SERVICE, ended, http_to(jaeger)):
             for _ in range(MESSAGES):
                 send(kafka, TOPIC)
     JaegerQuery(jaeger.query_url).search(SERVICE, spans=MESSAGES)

@@ -1,14 +1,12 @@
 """Spans of an instrumented application in a real Jaeger, read back through its query API."""
 
 import pytest
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.otlp_spans import of_sdk
-from tests.peers.traced import handle, send, traced
+from tests.peers.traced import grpc_to, handle, http_to, send, traced
 
 pytestmark = pytest.mark.peers
 
@@ -26,15 +24,7 @@ def query(jaeger):
     return JaegerQuery(jaeger.query_url)
 
 
-def _http(jaeger):
-    return HttpExporter(endpoint=jaeger.traces_url)
-
-
-def _grpc(jaeger):
-    return GrpcExporter(endpoint=jaeger.grpc_endpoint, insecure=True)
-
-
-def _run(kafka, jaeger, name, *, exporter=_http, handler=bool, **options):
+def _run(kafka, jaeger, name, *, exporter=http_to, handler=bool, **options):
     kafka.create_topic(name, partitions=1)
     ended = RecordingExporter()
     with traced(f"{name}-shop", ended, exporter(jaeger), **options):
@@ -46,7 +36,7 @@ def _run(kafka, jaeger, name, *, exporter=_http, handler=bool, **options):
 
 @pytest.mark.parametrize(
     ("exporter", "handler", "status", "errors"),
-    [(_http, bool, "UNSET", []), (_grpc, lambda message: 1 / message.offset(), "ERROR", ["ZeroDivisionError"])],
+    [(http_to, bool, "UNSET", []), (grpc_to, lambda message: 1 / message.offset(), "ERROR", ["ZeroDivisionError"])],
     ids=["over http", "over grpc, failed"],
 )
 def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, query, exporter, handler, status, errors):

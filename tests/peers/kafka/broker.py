@@ -13,6 +13,7 @@ from typing_extensions import Self
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
 from tests.peers.peer import PeerBrokenError, ServerProcess, free_ports
+from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent
 VERSION = "4.3.1"
@@ -36,7 +37,7 @@ class KafkaBroker:
         properties = self._write_properties(broker_port, controller_port)
         cluster = ["--cluster-id", "otelmqtracepeersAAAAAA"]
         tool = [*java, "kafka.tools.StorageTool", "format", *cluster, "--config", str(properties)]
-        formatted = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+        formatted = run_program(*tool)
         if formatted.returncode:
             raise PeerBrokenError(f"Kafka's StorageTool: {formatted.stdout[-500:]}{formatted.stderr[-500:]}")
         self._command = [*java[:1], "-Xmx320m", *java[1:], "kafka.Kafka", str(properties)]
@@ -47,7 +48,7 @@ class KafkaBroker:
 
     def topics(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [*self._command[:1], *self._command[2:-2], "org.apache.kafka.tools.TopicCommand", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+        return run_program(*command)
 
     def start(self) -> None:
         self._server.start(self._command, {}, self._answers)

@@ -5,11 +5,10 @@ import asyncio
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from otel_mqtrace.hooks import guard
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.peers.traced import recording
 from tests.support.asyncio_kafka import producing
 
 pytestmark = pytest.mark.peers
@@ -19,15 +18,9 @@ PATIENCE_S = 90
 @pytest.fixture
 def spans():
     """aiokafka traced, settlements too; every span is to be taken, and nothing of ours to fail."""
-    exporter = RecordingExporter()
-    failures_before = guard.failures()
-    AioKafkaInstrumentor().instrument(
-        tracer_provider=recording_provider(exporter), exporters=(), settle_spans=True, process_context="parent"
-    )
-    yield exporter
-    AioKafkaInstrumentor().uninstrument()
+    with recording(AioKafkaInstrumentor(), settle_spans=True, process_context="parent") as exporter:
+        yield exporter
     exporter.assert_empty()
-    assert guard.failures() == failures_before
 
 
 def _play(story):

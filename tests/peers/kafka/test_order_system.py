@@ -8,35 +8,21 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 
-from otel_mqtrace import MqTraceInstrumentor, process
+from otel_mqtrace import process
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.peers.kafka.broker import KafkaBroker
+from tests.peers.traced import recording
 
 pytestmark = pytest.mark.peers
 
 PATIENCE_SECONDS = 60
 
 
-class Traced:
-    """The application under us; what it recorded is in ``spans``."""
-
-    def __init__(self):
-        self.spans = RecordingExporter()
-
-    def __enter__(self):
-        provider = recording_provider(self.spans)
-        MqTraceInstrumentor().instrument(tracer_provider=provider, exporters=())
-        return self
-
-    def __exit__(self, *_):
-        MqTraceInstrumentor().uninstrument()
-
-    def outcomes(self, name):
-        """Count the records of these spans by message id, the broker's own position, and success."""
-        contexts = [trace_context_of(span) for span in self.spans.take_all(name)]
-        beans = [(each.beans[0], each.success) for each in contexts if each is not None]
-        return Counter((bean.msg_id, bean.offset_msg_id, success) for bean, success in beans)
+def outcomes(spans, name):
+    """Count the records of these spans by message id, the broker's own position, and success."""
+    contexts = [trace_context_of(span) for span in spans.take_all(name)]
+    beans = [(each.beans[0], each.success) for each in contexts if each is not None]
+    return Counter((bean.msg_id, bean.offset_msg_id, success) for bean, success in beans)
 
 
 def consumer_of(kafka, topic, group, **settings):
@@ -98,11 +84,11 @@ def transactions(kafka, topic):
 def test_rolled_back_message_is_sent_and_ended_and_not_processed(kafka):
     alone = transactions(kafka, kafka.create_topic("peer-orders-tx-alone"))
     topic = kafka.create_topic("peer-orders-tx")
-    with Traced() as traced:
+    with recording() as spans:
         assert transactions(kafka, topic) == alone
-    sent = traced.outcomes(f"send {topic}")
-    ended = traced.spans.take_all(f"end_transaction {topic}")
-    processed = traced.outcomes(f"process {topic}")
+    sent = outcomes(spans, f"send {topic}")
+    ended = spans.take_all(f"end_transaction {topic}")
+    processed = outcomes(spans, f"process {topic}")
     assert (len(sent), len(ended), len(processed)) == (25, 25, 15)
     states = Counter(span.attributes["mqtrace.transaction_state"] for span in ended)
     assert states == {"COMMIT_MESSAGE": 15, "ROLLBACK_MESSAGE": 10}
@@ -112,7 +98,7 @@ def test_rolled_back_message_is_sent_and_ended_and_not_processed(kafka):
         if span.attributes["mqtrace.transaction_state"] == "COMMIT_MESSAGE"
     }
     assert {msg_id for msg_id, *_ in processed} == committed
-    traced.spans.assert_empty()
+    spans.assert_empty()
 
 
 def rebalanced(kafka, topic):
@@ -143,14 +129,14 @@ def rebalanced(kafka, topic):
 def test_every_handling_of_a_rebalancing_group_has_its_span(kafka):
     alone = rebalanced(kafka, kafka.create_topic("peer-orders-group-alone", partitions=4))
     topic = kafka.create_topic("peer-orders-group", partitions=4)
-    with Traced() as traced:
+    with recording() as spans:
         seen = rebalanced(kafka, topic)
     assert set(seen) == set(alone)
-    sent, processed = traced.outcomes(f"send {topic}"), traced.outcomes(f"process {topic}")
+    sent, processed = outcomes(spans, f"send {topic}"), outcomes(spans, f"process {topic}")
     assert len(sent) == 60
     assert sum(processed.values()) == len(seen)
     assert processed.keys() == sent.keys()
-    traced.spans.assert_empty()
+    spans.assert_empty()
 
 
 def outlived(broker, topic):
@@ -191,13 +177,13 @@ def test_killed_broker_loses_no_message_and_no_span(tmp_path, kafka):
     with KafkaBroker(tmp_path / "broker") as broker:
         alone, handled_alone = outlived(broker, broker.create_topic("peer-orders-alone"))
         topic = broker.create_topic("peer-orders-kill")
-        with Traced() as traced:
+        with recording() as spans:
             reports, seen = outlived(broker, topic)
     assert reports == alone == {"stored": 200}
     assert set(seen) == set(handled_alone) == {str(number) for number in range(200)}
-    sent, processed = traced.outcomes(f"send {topic}"), traced.outcomes(f"process {topic}")
+    sent, processed = outcomes(spans, f"send {topic}"), outcomes(spans, f"process {topic}")
     assert (len(sent), {success for *_, success in sent}, sum(sent.values())) == (200, {True}, 200)
     assert sum(processed.values()) == len(seen)
     assert {msg_id for msg_id, *_ in processed} == {msg_id for msg_id, *_ in sent}
-    traced.spans.assert_empty()
+    spans.assert_empty()
     assert kafka.bootstrap_servers != broker.bootstrap_servers

@@ -8,10 +8,9 @@ from confluent_kafka import AcknowledgeType, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from otel_mqtrace import process
-from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.peers.traced import recording
 
 pytestmark = [
     pytest.mark.peers,
@@ -24,11 +23,8 @@ PATIENCE_SECONDS = 60
 @pytest.fixture
 def spans():
     """The spans of one test; tracing is off again at its end."""
-    exporter = RecordingExporter()
-    options = {"tracer_provider": recording_provider(exporter), "exporters": (), "settle_spans": True}
-    MqTraceInstrumentor().instrument(**options)
-    yield exporter
-    MqTraceInstrumentor().uninstrument()
+    with recording(settle_spans=True) as exporter:
+        yield exporter
 
 
 @pytest.fixture

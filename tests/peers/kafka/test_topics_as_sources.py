@@ -1,8 +1,6 @@
 """Topics of a real Kafka as sources of a reconciliation: transactions, retention, and both ways to read them."""
 
 import json
-import subprocess
-import sys
 from itertools import count
 
 import pytest
@@ -14,6 +12,7 @@ from otel_mqtrace._errors import PeerError
 from spark_jobs.sources.kafka import messages_in, topic_address, topic_ranges
 from tests.peers.kafka.broker import HERE
 from tests.peers.maven import jars_of
+from tests.support.programs import run_python
 
 pytestmark = pytest.mark.peers
 
@@ -83,8 +82,7 @@ def test_missing_topic_is_one_line(kafka):
 def test_sparks_own_connector_gives_the_same_messages(address):
     """In a process of its own, because a session takes its jars when it starts."""
     jars = ",".join(map(str, sorted(jars_of(HERE / "spark-connector.xml", "Spark's Kafka connector").glob("*.jar"))))
-    command = [sys.executable, "-c", BY_CONNECTOR, address.servers, address.topic, jars]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    done = run_python(BY_CONNECTOR, address.servers, address.topic, jars, timeout_s=400)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
     names = ("topic", "partition", "offset", "arrival_ms", "keys")

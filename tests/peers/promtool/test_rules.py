@@ -1,6 +1,5 @@
 """The alert rules and ``metrics.prom``, checked by the real promtool."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import yaml
 from otel_mqtrace.spans.processor import COMPONENT_TYPE
 from spark_jobs.report.files import render_reports
 from spark_jobs.report.prometheus import METRICS, PREFIX
+from tests.support.programs import run_program
 from tests.support.results import result
 from tools.generated_docs import DOCS
 from tools.monitoring import ALERTS
@@ -17,13 +17,6 @@ pytestmark = pytest.mark.peers
 
 RULES = DOCS / "deploy" / "prometheus-alerts.yaml"
 UNIT_TESTS = Path(__file__).with_name("alerts_test.yaml")
-PATIENCE_SECONDS = 120
-
-
-def _run(promtool, *words, text=""):
-    return subprocess.run(
-        [promtool, *words], input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
-    )
 
 
 def _unit_tests(rules):
@@ -39,7 +32,7 @@ def _unit_tests(rules):
 
 
 def test_promtool_accepts_the_rules(promtool):
-    done = _run(promtool, "check", "rules", "--lint=all", "--lint-fatal", RULES)
+    done = run_program(promtool, "check", "rules", "--lint=all", "--lint-fatal", RULES)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(ALERTS)} rules found" in done.stdout
 
@@ -52,13 +45,13 @@ def test_each_alert_fires_when_it_should_and_is_silent_before(promtool, tmp_path
     assert {case["alertname"] for case in cases if not case["exp_alerts"]} == names
     path = tmp_path / "alerts_test.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    done = _run(promtool, "test", "rules", path)
+    done = run_program(promtool, "test", "rules", path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_promtool_accepts_the_metrics_of_a_run(promtool):
     """Its one remark is on the label `quantile` of two gauges: that label is part of the contract."""
-    done = _run(promtool, "check", "metrics", text=render_reports(result())["metrics.prom"])
+    done = run_program(promtool, "check", "metrics", stdin=None, input=render_reports(result())["metrics.prom"])
     remarks = set((done.stdout + done.stderr).splitlines())
     assert remarks == {
         f'{PREFIX}{metric.name} non-summary metrics should not have "quantile" label'

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from otel_mqtrace.rocketmq.commands import Command, RequestCode
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
 from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports
+from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent
 VERSION = "5.5.0"
@@ -85,16 +85,8 @@ class RocketMq:
     def mqadmin(self, *arguments: str) -> str:
         """Return what RocketMQ's own administration tool prints, without its log."""
         command = [*self._java(128), "-cp", f"{self._jars}/*", "org.apache.rocketmq.tools.command.MQAdminStartup"]
-        done = subprocess.run(
-            [*command, *arguments, "-n", self.name_server],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
-            cwd=self.directory,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-        )
+        where = {"cwd": self.directory, "env": self._environment()}
+        done = run_program(*command, *arguments, "-n", self.name_server, **where)
         lines = [line for line in done.stdout.splitlines() if "|-INFO" not in line and "|-WARN" not in line]
         return "\n".join(lines) + done.stderr
 
@@ -142,7 +134,7 @@ class RocketMq:
             raise PeerUnavailableError("no C compiler (cc) to keep RocketMQ's ports on 127.0.0.1 with")
         target = self.directory / "loopback.so"
         command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(target), str(HERE / "loopback.c"), "-ldl"]
-        built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+        built = run_program(*command)
         if built.returncode:
             raise PeerUnavailableError(f"cc cannot build a preload library here: {built.stderr[:300]}")
         return target

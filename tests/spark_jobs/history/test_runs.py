@@ -2,14 +2,10 @@
 
 from collections import Counter
 
-import pyarrow as pa
 import pytest
 
-from otel_mqtrace.testing import ManualClock
-from spark_jobs.exchange.local import LocalEngine
-from spark_jobs.history.history import RUNS, open_history, read_rows
-from spark_jobs.jobs.workspace import open_workspace
-from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
+from spark_jobs.history.history import open_history
+from spark_jobs.schemas import CountedDrop, LedgerRead
 from tests.spark_jobs.history.history_runs import DAY_MS, MINUTE_MS, run
 from tests.support.events import START_MS, after, before, both, consumed, delivery, publish
 
@@ -60,11 +56,7 @@ def monday(root):
 
 
 @pytest.fixture(scope="module")
-def tuesday(root, monday, left_on_monday):
-    before = (root / "history" / RUNS).read_bytes()
-    with pytest.raises(ZeroDivisionError):
-        failing(root)
-    assert (root / "history" / RUNS).read_bytes() == before
+def tuesday(root, monday):
     return run(root, TUESDAY, begin_ms=START_MS + 11 * MINUTE_MS)
 
 
@@ -78,27 +70,10 @@ def last(root, thursday):
     return run(root, LAST)
 
 
-def failing(root):
-    """Write a state, and fail before it is committed."""
-    with open_workspace(root, root / "history", LocalEngine, ManualClock()) as place:
-        place.past.make_events_directory()
-        raise ZeroDivisionError
-
-
 def lifecycle_of(run):
     return {
         msg_id: (row["lifecycle"], row["first_seen_run"]) for msg_id, row in run.verdicts.items() if row["lifecycle"]
     }
-
-
-def left_open(root):
-    with open_history(root / "history") as history:
-        return pa.concat_tables([read_rows(path, EVENT) for path in history.carried_files()]).to_pylist()
-
-
-@pytest.fixture(scope="module")
-def left_on_monday(root, monday):
-    return left_open(root)
 
 
 def test_key_that_the_first_run_leaves_open_is_new(monday):

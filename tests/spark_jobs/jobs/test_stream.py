@@ -4,8 +4,6 @@ import base64
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,6 +23,7 @@ from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.stream import Ingest, find_new_ranges
 from spark_jobs.sources.kafka import topic_address, topic_ranges
 from tests.support.otlp_json import PRODUCER, line, resource, span
+from tests.support.programs import run_python
 from tests.support.reading import PlainEngine, read_sources, read_verdicts, rows_in
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -160,13 +159,7 @@ def test_next_round_resolves_open_keys_and_counts_them_once(streamed):
 def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusive(spark, recorded, whole, tmp_path):
     native, otlp = (Path(shutil.copytree(side, tmp_path / side.name)) for side in recorded)
     out = tmp_path / "out"
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(native), str(otlp), str(out)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    killed = run_python(KILLED, native, otlp, out, timeout_s=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     events = out / "stream" / "events"
     names = sorted(path.name for path in events.glob("batch=*"))

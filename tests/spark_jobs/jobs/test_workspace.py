@@ -4,7 +4,6 @@ import errno
 import os
 import resource
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from bridge.storage import as_path, list_files
 from bridge.storage.stores import Store
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.workspace import replace_outcome, work_directory
+from tests.support.programs import run_program, run_python
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 _KILLED_WITHIN = """
@@ -38,8 +38,7 @@ def test_directory_is_removed_after_the_block(tmp_path: Path) -> None:
 
 
 def test_directory_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", _KILLED_WITHIN, str(tmp_path)], check=False)
-    assert killed.returncode < 0
+    assert run_python(_KILLED_WITHIN, tmp_path).returncode < 0
     assert len(left_in(tmp_path)) == 1
     with work_directory(tmp_path) as work:
         assert left_in(tmp_path) == [work.name]
@@ -196,12 +195,7 @@ def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(
     """Also in the background of a shell script, where SIGINT is ignored."""
     sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
     words = [sys.executable, "-c", _TERMINATED, "reconcile", *sides, *how]
-    done = subprocess.run(
-        ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *words] if background else words,
-        capture_output=True,  # until every process that inherited the pipes has ended
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    in_background = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if background else []
+    done = run_program(*in_background, *words)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "mqtrace: interrupted\n")
     assert left_in(tmp_path) == (["stream"] if "--stream" in how else [])

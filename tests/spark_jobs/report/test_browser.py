@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from spark_jobs.report.graph_files import render_graph_page
 from spark_jobs.report.html import render_page
 from tests.support.archives import LIFE, story_of
 from tests.support.html_page import Page
+from tests.support.programs import run_program
 from tests.support.results import graph, result
 
 # -- One headless Chromium, driven through a pipe
@@ -186,7 +186,7 @@ def axe_source() -> str:
             pytest.skip("no npm on PATH: NO PAGE WAS JUDGED by axe-core")
         _KEPT.mkdir(parents=True, exist_ok=True)
         fetched = [npm, "pack", f"axe-core@{_AXE_VERSION}", "--silent", "--pack-destination", str(_KEPT)]
-        done = subprocess.run(fetched, capture_output=True, text=True, timeout=120, check=False)
+        done = run_program(*fetched)
         if done.returncode or not package.exists():
             pytest.skip(f"npm could not fetch axe-core, NO PAGE WAS JUDGED: {done.stderr.strip()[-200:]}")
     with tarfile.open(package) as archive:
