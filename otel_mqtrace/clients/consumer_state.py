@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Positions
 from otel_mqtrace.clients.state import ClientState, known_state
-from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds, ended_span
+from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode, TaskDeliveries, leaving_with
-from otel_mqtrace.hooks.process import BatchOwner, LateOwner, ProcessSpanOwner, SingleOwner
+from otel_mqtrace.hooks.in_flight import ExplicitMode, leaving_with
+from otel_mqtrace.hooks.outcome import OUTCOME_TOO_LATE, count_missing
+from otel_mqtrace.hooks.process import Owner
+from otel_mqtrace.hooks.scope import ProcessSpan, ended_span
 from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.model import ContextCode
 
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.state import MessageRegistry
     from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.in_flight import Delivery, TaskDeliveries
+    from otel_mqtrace.hooks.scope import SpanIds
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+    from otel_mqtrace.records.batch import BatchHeaders
+    from otel_mqtrace.records.handled import MessageRow
 
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -54,53 +60,63 @@ class ConsumerState(ClientState, ABC):
     def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
         """Return what the hook needs of messages of this consumer."""
 
-    def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None:
+    def open(self, message: Any, tracing: Tracing) -> Owner | None:
         """Open the span of a message that is handled explicitly; ``None`` when it is not traced."""
         hook = self.bind(tracing)
         self.explicit.record_block()
         calls = hook.before(self.incoming([message]))
-        return SingleOwner(hook, calls[0]) if calls else None
+        return Owner(calls[0], calls[0].finish) if calls else None
 
-    def late(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner:
+    def late(self, call: ProcessSpan | SpanIds) -> Owner:
         """A block came for a message whose span has ended already: one span is right, so it gets no second one."""
         self.explicit.record_late_block(self.info.group_name)
-        return LateOwner(call if isinstance(call, ProcessSpan) else ended_span(call))
+        return Owner(call if isinstance(call, ProcessSpan) else ended_span(call), _count_late_outcome)
+
+
+def _count_late_outcome(code: ContextCode, _exception: BaseException | None, **_later: bool) -> None:
+    if code is not ContextCode.SUCCESS:
+        count_missing(OUTCOME_TOO_LATE)
 
 
 class KafkaConsumerState(ConsumerState):
     """The state of a consumer whose messages are identified by topic, partition and offset.
 
-    ``silent`` is the one inside an asyncio consumer, which does the recording.
+    ``in_flight`` is what the application has: one delivery or, of an asyncio consumer, those of each task. ``leaders``
+    have the store hosts. ``silent`` is the one inside an asyncio consumer, which does the recording.
     """
 
     silent = False
+    leaders: Any = None
+    may_record = False
+    """Whether ordinary messages are recorded without a span, as far as the settings go."""
+    _records = True
 
-    def __init__(self, info: ClientInfo, registry: MessageRegistry) -> None:
+    def __init__(self, info: ClientInfo, registry: MessageRegistry, in_flight: Delivery | TaskDeliveries) -> None:
         super().__init__(info)
         self.positions = Positions(info)
+        self.in_flight = in_flight
         self._registry = registry
         self.number = registry.register(self)
 
-    @abstractmethod
-    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], handed: object) -> Delivery:
-        """Keep the spans of what the application was ``handed``."""
+    def bind(self, tracing: Tracing) -> ConsumeHook:
+        """Return the hook of the Tracing in force."""
+        hook = super().bind(tracing)
+        self.may_record = self._records and not (self.settles or hook.records_polls)
+        return hook
 
-    @abstractmethod
-    def release(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
-        """Give the span of a message that is held to a block; ``None`` when it is held no more."""
+    def next_turn(self) -> None:
+        """The caller polls again: it is done with what it was handed."""
+        self.in_flight.finish()
 
-    @abstractmethod
-    def done(self, code: ContextCode, exception: BaseException | None) -> None:
-        """The caller is done with what it was handed; spans that a block took over are the block's business."""
-
-    @abstractmethod
+    @guarded("ConsumerState.abandon")
     def abandon(self) -> None:
         """The consumer or tracing is gone before the last messages were handled: the next hook ends their spans."""
+        self.in_flight.abandon()
 
     @guarded("ConsumerState.closing")
     def closing(self, exception: BaseException | None = None) -> None:
         """The consumer is closed by the caller, perhaps because of an exception."""
-        self.done(ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)
+        self.in_flight.finish(ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)
 
     def hand_over(
         self,
@@ -121,7 +137,8 @@ class KafkaConsumerState(ConsumerState):
             hook.received(received, start_ns=start_ns, batch=batch)
         left = self.explicit.is_on and self.explicit.expect_blocks(len(received))
         calls = [] if left else hook.before(received, batch=batch)
-        held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
+        # first of all: what is open must be ended, whatever fails from here on
+        delivery = self.in_flight.hold(calls, handed)
         owners = calls if len(calls) == len(received) == 1 else _owners_of(calls, len(received))
         awaited = {index for index, each in enumerate(received) if tracing.is_traced(each.topic)} if left else _NONE
         self._registry.add(messages, received, self.number, owners, awaited)
@@ -129,20 +146,42 @@ class KafkaConsumerState(ConsumerState):
             self.positions.add(received)
         self.held(calls, received)
         if calls:
-            held.enter(calls[0])
+            delivery.enter(calls[0])
 
     def held(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
         """Remember of what was handed over what a kind of consumer needs besides."""
 
-    def take(self, message: Any, call: ProcessSpan | SpanIds) -> ProcessSpanOwner:
+    def record_rows(  # noqa: PLR0913 - what a hook records, and what it is recorded of
+        self,
+        messages: Sequence[Any],
+        topic: str,
+        rows: Sequence[MessageRow],
+        headers: BatchHeaders,
+        *,
+        start_ns: int | None,
+        handed: object,
+        is_dropped: bool = False,
+    ) -> bool:
+        """Record that the application gets ordinary ``messages``; ``False``: :meth:`hand_over` must open a span."""
+        if self.hook is None:
+            return False
+        call = self.hook.record_batch(topic, rows, headers, self.leaders, start_ns, is_dropped=is_dropped)
+        if call is None:
+            return False
+        self.in_flight.hold([call], handed).enter(call)
+        entries = [(topic, row[0], row[1], self.number, call.ids, False) for row in rows]
+        self._registry.remember_all(list(map(id, messages)), entries)
+        return True
+
+    def take(self, message: Any, call: ProcessSpan | SpanIds) -> Owner:
         """Give the span of a message to the block that handles it explicitly."""
         del message
-        taken = self.release(call)
+        taken = self.in_flight.take(call)
         if taken is None:  # the next poll came first: another thread handles the messages
             return self.late(call)
-        if isinstance(taken, BatchOwner) and taken.is_shared_out:
+        if 1 < taken.messages <= taken.blocks:
             self.explicit.record_shared_batch()
-        return taken
+        return Owner(taken, taken.finish)
 
 
 def _owners_of(calls: Sequence[ProcessSpan], messages: int) -> list[ProcessSpan | None]:
@@ -151,35 +190,6 @@ def _owners_of(calls: Sequence[ProcessSpan], messages: int) -> list[ProcessSpan 
         for index in call.indexes:
             owners[index] = call
     return owners
-
-
-class TaskConsumerState(KafkaConsumerState):
-    """The state of an asyncio consumer: what a task was handed is the task's until it polls again, or ends."""
-
-    def __init__(self, info: ClientInfo, registry: MessageRegistry) -> None:
-        super().__init__(info, registry)
-        self._tasks = TaskDeliveries()
-
-    def next_turn(self) -> None:
-        """The current task polls again; what tasks left behind that did nothing but poll is done with as well."""
-        self._tasks.finish_current_task()
-
-    def done(self, code: ContextCode, exception: BaseException | None) -> None:
-        """The current task is done with what it has; the other tasks are not."""
-        self._tasks.finish_current_task(code, exception)
-
-    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], handed: object) -> Delivery:
-        """Keep what the current task is handed."""
-        return self._tasks.hold(hook, calls, handed) if calls else Delivery()
-
-    def release(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
-        """Give the span of a message that a task holds to a block."""
-        return self._tasks.take(call)
-
-    @guarded("ConsumerState.abandon")
-    def abandon(self) -> None:
-        """The consumer or tracing is gone."""
-        self._tasks.abandon()
 
 
 def _end_last(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, when_collected
-from otel_mqtrace.hooks.process import ProcessSpanOwner, SingleOwner
+from otel_mqtrace.hooks.process import Owner
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from otel_mqtrace.hooks.attributes import IncomingMessage
-    from otel_mqtrace.hooks.consume import ProcessSpan, SpanIds
+    from otel_mqtrace.hooks.scope import ProcessSpan, SpanIds
     from otel_mqtrace.hooks.tracing import Tracing
 
 
@@ -115,9 +115,9 @@ class LiveObjects(Generic[_T]):
 class _Consumer(Protocol):
     """The tracing state of a consumer."""
 
-    def take(self, message: Any, call: ProcessSpan | SpanIds) -> ProcessSpanOwner: ...
+    def take(self, message: Any, call: ProcessSpan | SpanIds) -> Owner: ...
 
-    def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None: ...
+    def open(self, message: Any, tracing: Tracing) -> Owner | None: ...
 
     def abandon(self) -> object: ...
 
@@ -232,7 +232,7 @@ class MessageRegistry:
             if entry is not None and entry[_AWAITED]:
                 count_missing(UNHANDLED)
 
-    def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
+    def owner_of(self, message: object, consumer: object | None) -> Owner | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
         tracing = self._active.tracing
         if tracing is None or not self._is_message(message):
@@ -253,7 +253,7 @@ class MessageRegistry:
             return own.open(message, tracing)
         hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
         calls = hook.before([self._incoming(message)])
-        return SingleOwner(hook, calls[0]) if calls else None
+        return Owner(calls[0], calls[0].finish) if calls else None
 
     def _find(self, message: Any) -> tuple[int, Entry] | None:
         """Return the entry of a message; that of a copy, made soon, by its position, where one consumer has had it."""

@@ -26,15 +26,7 @@ from otel_mqtrace.hooks.outcome import (
 from otel_mqtrace.hooks.propagation import BESIDE, SPECIAL_HEADERS, TRACEPARENT, index_headers, propagator_in_force
 from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.sampling import is_never_recorded
-from otel_mqtrace.hooks.scope import (
-    ProcessSpan,
-    SpanIds,
-    Turn,
-    ambient_context,
-    current_context,
-    ended_span,
-    span_ids,
-)
+from otel_mqtrace.hooks.scope import ONE_BYTE, ProcessSpan, SpanIds, ambient_context, current_context
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch, read_uniform
 from otel_mqtrace.records.handled import Handled, HandledSpan
@@ -56,7 +48,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.message import Header, HeaderIndex
     from otel_mqtrace.records.plan import LeaderSource
 
-__all__ = ["ConsumeHook", "IncomingMessage", "ProcessSpan", "SpanIds", "Turn", "ended_span"]
+__all__ = ["ConsumeHook", "IncomingMessage", "ProcessSpan", "SpanIds"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _SUCCESS: Final = ContextCode.SUCCESS
@@ -88,7 +80,7 @@ class ConsumeHook(ReceiveHook):
         )
         self._timeout_ns = settings.process_timeout_ms * NS_PER_MS
         self.drops_all = False
-        """Whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
+        """Whether the sampler drops every message, as far as is known: then :meth:`record` needs no row."""
         self._plain_names = frozenset({TRACEPARENT, _UNIQ_KEY})
 
     # -- handling, recorded without a span ---------------------------------------------------------------------------
@@ -98,24 +90,15 @@ class ConsumeHook(ReceiveHook):
         self.drops_all = state is not None and {fate[0] for fate in (state.as_root, *state.under_remote)} == {_DROP}
         return state
 
-    def record(
-        self, topic: str, row: MessageRow, headers: Sequence[Header], leaders: LeaderSource | None
-    ) -> ProcessSpan | None:
-        """Record that one ordinary message was handed over; ``None`` where :meth:`before` must open a span."""
-        turn = self.begin_turn(topic, row, headers, leaders, None, is_current=False)
-        return None if turn is None else turn.call
-
-    def begin_turn(  # noqa: C901, PLR0912, PLR0913 - every poll's: in one call
+    def record(  # noqa: C901, PLR0912 - every poll's: in one call
         self,
         topic: str,
         row: MessageRow | None,
         headers: Sequence[Header],
         leaders: LeaderSource | None,
-        start_ns: int | None,
-        *,
-        is_current: bool = True,
-    ) -> Turn | None:
-        """Record one message of the poll begun at ``start_ns``, make its span current; ``None`` as :meth:`record`."""
+        start_ns: int | None = None,
+    ) -> ProcessSpan | None:
+        """Record one ordinary message of a poll begun at ``start_ns``; ``None``: :meth:`before` must open a span."""
         if deferred_ends:
             drain_deferred_ends()
         state = self._state
@@ -156,26 +139,29 @@ class ConsumeHook(ReceiveHook):
             ids = state.ids.draw()
         if origin is not None:
             ids = origin[:16] + ids[16:]
+        kept = None if process_ctx else ids + ONE_BYTE[flags]  # a block that comes late still has the baggage
         if is_dropped or row is None:
-            return Turn(self, UnsampledSpan(ids, flags, trace_state), ids, flags, process_ctx, is_current)
-        parts: Any = plan, ids, origin, flags, self.now_ns(), *row, unique_id, describing, {}, origin_flags, trace_state
+            return ProcessSpan(self, UnsampledSpan(ids, flags, trace_state), 0, {}, process_ctx, kept)
+        now_ns = self.now_ns()
+        parts: Any = plan, ids, origin, flags, now_ns, *row, unique_id, describing, {}, origin_flags, trace_state
         record = new_tuple(Handled, parts)
         for processor in state.starts:
             processor.offer_record_start(record)
-        if start_ns is not None or not self._polls:  # before the span is current: a measurement keeps what is
+        if start_ns is not None or not self._polls:
             self._count_received(plan, start_ns, 1)
-        return Turn(self, HandledSpan(record), ids, flags, process_ctx, is_current)
+        return ProcessSpan(self, HandledSpan(record), now_ns, plan.constants, process_ctx, kept)
 
-    def record_batch(
+    def record_batch(  # noqa: PLR0913 - as record(), and how
         self,
         topic: str,
         rows: Sequence[MessageRow],
         headers: BatchHeaders,
         leaders: LeaderSource | None,
+        start_ns: int | None = None,
         *,
         is_dropped: bool = False,
     ) -> ProcessSpan | None:
-        """Record that messages of one topic were handed over together; ``None`` as :meth:`record`.
+        """Record that one poll returned messages of one topic; ``None`` as :meth:`record`.
 
         ``is_dropped``: the rows hold places only, for :attr:`drops_all` was true.
         """
@@ -194,29 +180,25 @@ class ConsumeHook(ReceiveHook):
         origin, origin_flags = read
         decision, flags = state.as_root if origin is None else state.under_remote[origin_flags]
         is_sampled = decision is _SAMPLED
-        if is_dropped if is_sampled else (decision is not _DROP or self.is_watched()):  # as in begin_turn()
+        if is_dropped if is_sampled else (decision is not _DROP or self.is_watched()):  # as in record()
             return None
         ids = state.ids.take()
         if origin is not None:
             ids = origin[:16] + ids[16:]
-        span: Any
-        start_ns: int
         if is_sampled:
-            start_ns, constants = self.now_ns(), plan.constants
+            now_ns = self.now_ns()
             sends = read_uniform(headers, plan.retry_header)
             kept = headers if sends is None else []
-            record = HandledBatch(plan, ids, flags, start_ns, rows, kept, sends, {}, origin, origin_flags)
-            span = BatchSpan(record)
+            record = HandledBatch(plan, ids, flags, now_ns, rows, kept, sends, {}, origin, origin_flags)
             for processor in state.starts:
                 processor.offer_record_start(BatchSpan(record))
-            if not self._polls and (metrics := self._tracing.collecting) is not None:
-                metrics.received(constants, len(rows))
+            call = ProcessSpan(self, BatchSpan(record), now_ns, plan.constants, ids=ids + ONE_BYTE[flags])
         else:
-            span, start_ns, constants = UnsampledSpan(ids, flags), 0, {}
-        indexes = tuple(range(len(rows)))
-        return ProcessSpan(
-            span, _NO_CONTEXT, len(rows), start_ns, constants, _NO_CONTEXT, indexes, span_ids(ids, flags)
-        )
+            call = ProcessSpan(self, UnsampledSpan(ids, flags), 0, {}, ids=ids + ONE_BYTE[flags])
+        if start_ns is not None or (is_sampled and not self._polls):
+            self._count_received(plan, start_ns, len(rows))
+        call.messages, call.indexes = len(rows), tuple(range(len(rows)))
+        return call
 
     def _count_received(self, plan: Plan, start_ns: int | None, messages: int) -> None:
         """Measure messages of one topic: with their poll, or alone where the client does not poll."""
@@ -363,7 +345,9 @@ class ConsumeHook(ReceiveHook):
         except BaseException:  # a call that is not returned would never end
             span.end()
             raise
-        return ProcessSpan(span, process_ctx, len(messages), start_ns, attributes, current_ctx)
+        call = ProcessSpan(self, span, start_ns, attributes, process_ctx)
+        call.messages, call.previous_ctx = len(messages), current_ctx
+        return call
 
     def _parent(
         self, creation: SpanContext | None, extracted: Context, current_ctx: Context
@@ -382,29 +366,31 @@ class ConsumeHook(ReceiveHook):
         return remote, creation, (Link(here),) if here.is_valid else ()
 
     # -- the end -----------------------------------------------------------------------------------------------------
-    def end_turn(self, turn: Turn) -> None:
-        """Stop being current and end the handling with success: its consumer polls again. Never raises."""
+    def end_turn(self, call: ProcessSpan) -> None:
+        """End a handling whose consumer polls again: with success or with the worst of its blocks. Never raises."""
         try:
-            turn.leave()
+            call.leave()
             if deferred_ends:
                 drain_deferred_ends()
-            span: Any = turn.span
-            if turn.known_call is not None:
-                self.after(turn.known_call)
+            span = call.span
+            if type(span) is UnsampledSpan:
                 return
-            if type(span) is UnsampledSpan or turn.began_in != process_generation():
-                return
-            record, parts = span.record, span.__dict__
-            took_ns = max(self.now_ns() - record.start_ns, 0)
-            is_untouched = len(parts) == UNREAD or PARTS.isdisjoint(parts)
-            # as end_as_record() does, without a call: every message comes here
-            if not is_untouched or took_ns >= self._timeout_ns or parts.setdefault("_written", ENDED) is not ENDED:
-                self.after(turn.call)
-                return
-            span.end_ns = record.start_ns + took_ns
-            record.plan.tracer.span_processor.on_end(span)
-            if self._poll_metrics is not None:
-                self._poll_metrics.processed(record.plan.constants, took_ns)
+            if type(span) is HandledSpan and call.known_handling is None and not call.process_ctx:
+                if getattr(call, "began_in", None) != process_generation():
+                    return
+                start_ns, parts = call.start_ns, span.__dict__
+                took_ns = max(self.now_ns() - start_ns, 0)
+                is_untouched = len(parts) == UNREAD or PARTS.isdisjoint(parts)
+                # as end_as_record() does, without a call: every message comes here
+                if is_untouched and took_ns < self._timeout_ns and parts.setdefault("_written", ENDED) is ENDED:
+                    span.end_ns = start_ns + took_ns
+                    plan = span.record.plan
+                    plan.tracer.span_processor.on_end(span)
+                    if self._poll_metrics is not None:
+                        self._poll_metrics.processed(plan.constants, took_ns)
+                    return
+            code, exception = call.worst
+            self.after(call, code=code, exception=exception)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
             note_failure("ConsumeHook.end_turn")
 

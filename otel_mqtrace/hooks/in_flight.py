@@ -11,117 +11,87 @@ import asyncio
 import logging
 import sys
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, failure_of
-from otel_mqtrace.hooks.process import BatchOwner, ProcessSpanOwner, SingleOwner
-from otel_mqtrace.hooks.scope import PollScope
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds
+    from collections.abc import Callable
+
+    from otel_mqtrace.hooks.scope import ProcessSpan, SpanIds
 
 
-_T = TypeVar("_T")
-Outcome = tuple[ContextCode, BaseException | None]
-OutcomeOf = Callable[["ProcessSpan", ContextCode, BaseException | None], Outcome]
-"""Handling and how its turn ended → outcome: for consumers that get one per message."""
+Outcome = tuple[ContextCode, "BaseException | None"]
 
 
 class Delivery:
-    """The handlings of one poll.
+    """The handlings of one poll that have not ended: a blocking consumer has one at a time.
 
-    ``calls`` are open, ``scopes`` current; ``task`` has it (``None``: no task), ``handed`` is the identity of what the
-    poll returned.
+    ``task`` has it (``None``: no task), ``handed`` is the identity of what the poll returned.
     """
-
-    __slots__ = ("_hook", "_shared", "calls", "handed", "scopes", "task")
 
     def __init__(self) -> None:
         self.calls: list[ProcessSpan] = []
-        self.scopes: list[PollScope] = []
         self.task: weakref.ref[asyncio.Task[Any]] | None = None
         self.handed = 0
-        self._hook: ConsumeHook | None = None
-        self._shared: dict[int, BatchOwner] = {}
 
-    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan]) -> None:
-        """Add ``calls``: another thread may have added some meanwhile."""
-        self._hook = hook
+    def hold(self, calls: list[ProcessSpan], handed: object) -> Delivery:
+        """Keep the handlings of what the application was ``handed``."""
+        del handed
+        if self.calls:  # two threads were in a poll at once
+            self.finish()
         self.calls.extend(calls)
+        return self
 
     def enter(self, call: ProcessSpan) -> None:
         """Make the span of ``call`` current here, unless it has ended already."""
         if not call.previous_ctx or call.is_open:  # an ended one has released what was current before it
-            self.scopes.append(PollScope(call.process_ctx, call, call.previous_ctx))
+            call.enter()
+            if call not in self.calls:  # another thread has ended it, or taken it, meanwhile
+                call.leave()
 
-    def stop(self) -> None:
-        """Stop being current, here and wherever else the application took the context."""
-        for scope in drain(self.scopes):
-            scope.leave()
-
-    def take(self, wanted: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
-        """Give one span to the block that handles its message; ``None`` when it is not held here."""
-        hook = self._hook
+    def take(self, wanted: ProcessSpan | SpanIds) -> ProcessSpan | None:
+        """Give one handling to the block of its message; ``None`` when it is not held here."""
         call = next((each for each in self.calls if each is wanted or each.ids == wanted), None)
-        if hook is None or call is None:
+        if call is None:
             return None
-        self.stop()
+        for each in list(self.calls):
+            each.leave()
         if call.messages == 1:
             try:
                 self.calls.remove(call)  # in one step: other threads may add to the list meanwhile
             except ValueError:  # another thread took it
                 return None
-            return SingleOwner(hook, call)
-        shared = self._shared.setdefault(id(call), BatchOwner(hook, call))
-        shared.blocks += 1
-        return shared
+        call.blocks += 1
+        return call
 
-    def finish(
-        self,
-        code: ContextCode = ContextCode.SUCCESS,
-        exception: BaseException | None = None,
-        outcome_of: OutcomeOf | None = None,
-    ) -> None:
-        """End all of it; a span that blocks share gets their outcome, another one what ``outcome_of`` returns."""
-        self.stop()
-        hook, calls = self._hook, drain(self.calls)
-        if hook is None:
-            return
-        if not self._shared and outcome_of is None:  # every message's: the other way takes a microsecond more
-            for call in calls:
-                hook.after(call, code=code, exception=exception)
-            return
-        for call, (own_code, own_exception) in self._outcomes(calls, code, exception, outcome_of):
-            hook.after(call, code=own_code, exception=own_exception)
+    def finish(self, code: ContextCode = ContextCode.SUCCESS, exception: BaseException | None = None) -> None:
+        """End all of it: the turn of its consumer ended so."""
+        for call, (own_code, own_exception) in self._outcomes(code, exception):
+            call.hook.after(call, code=own_code, exception=own_exception)
 
-    def abandon(self, outcome_of: OutcomeOf | None = None) -> None:
+    def abandon(self) -> None:
         """End all of it with an unknown outcome; a finaliser may call this, which records nothing itself."""
-        self.stop()
-        if self._hook is not None:
-            for call, (code, exception) in self._outcomes(drain(self.calls), ContextCode.RETURNNULL, None, outcome_of):
-                defer_end(self._hook, call, code=code, exception=exception)
+        for call, (code, exception) in self._outcomes(ContextCode.RETURNNULL, None):
+            defer_end(call.hook, call, code=code, exception=exception)
 
-    def _outcomes(
-        self, calls: list[ProcessSpan], code: ContextCode, exception: BaseException | None, outcome_of: OutcomeOf | None
-    ) -> list[tuple[ProcessSpan, Outcome]]:
-        shared, self._shared = self._shared, {}  # in one step: another thread may add a block meanwhile
-        own = outcome_of or (lambda _call, *turn: turn)
-        owners = [(call, shared.get(id(call))) for call in calls]
-        return [(call, owner.worst if owner else own(call, code, exception)) for call, owner in owners]
+    def outcome_of(self, call: ProcessSpan, code: ContextCode, exception: BaseException | None) -> Outcome:
+        """Return the outcome of ``call``, whose turn ended with ``code``: that of its blocks, if there are any."""
+        return call.worst if call.blocks else (code, exception)
 
-
-def drain(items: list[_T]) -> list[_T]:
-    """Take everything out, one at a time: what another thread adds meanwhile is in this result or in ``items``."""
-    taken: list[_T] = []
-    while items:
-        try:
-            taken.append(items.pop(0))
-        except IndexError:  # another thread took the last one
-            break
-    return taken
+    def _outcomes(self, code: ContextCode, exception: BaseException | None) -> list[tuple[ProcessSpan, Outcome]]:
+        """Take everything out, one at a time: what another thread adds meanwhile is in this result or stays."""
+        taken = []
+        while self.calls:
+            try:
+                call = self.calls.pop(0)
+            except IndexError:  # another thread took the last one
+                break
+            call.leave()
+            taken.append((call, self.outcome_of(call, code, exception)))
+        return taken
 
 
 class TaskDeliveries:
@@ -132,10 +102,12 @@ class TaskDeliveries:
         self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._ended: Callable[[asyncio.Task[Any]], None] = _end_callback(weakref.ref(self))
 
-    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], handed: object) -> Delivery:
+    def hold(self, calls: list[ProcessSpan], handed: object) -> Delivery:
         """Give ``calls`` to the current task; ``handed`` is what its poll returned."""
         delivery = Delivery()
-        delivery.hold(hook, calls)
+        if not calls:
+            return delivery
+        delivery.calls = calls
         delivery.handed = id(handed)
         self._deliveries.append(delivery)
         task = _current_task()
@@ -146,13 +118,11 @@ class TaskDeliveries:
                 task.add_done_callback(self._ended)
         return delivery
 
-    def take(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
-        """Give one span to the block that handles its message; ``None`` when no task holds it."""
-        return next(filter(None, (delivery.take(call) for delivery in list(self._deliveries))), None)
+    def take(self, wanted: ProcessSpan | SpanIds) -> ProcessSpan | None:
+        """Give one handling to the block of its message; ``None`` when no task holds it."""
+        return next(filter(None, (delivery.take(wanted) for delivery in list(self._deliveries))), None)
 
-    def finish_current_task(
-        self, code: ContextCode = ContextCode.SUCCESS, exception: BaseException | None = None
-    ) -> None:
+    def finish(self, code: ContextCode = ContextCode.SUCCESS, exception: BaseException | None = None) -> None:
         """End the deliveries of the current task, and those without a task: it polls again or closes the consumer."""
         if not self._deliveries:
             return

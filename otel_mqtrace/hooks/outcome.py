@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger(__name__)
-_one: Final = bytearray(1)
 
 
 # -- one end ----------------------------------------------------------------------------------------------------
@@ -36,22 +35,22 @@ _one: Final = bytearray(1)
 class SingleEnd:
     """A call whose span exactly one caller ends, and never a forked child."""
 
-    # bytes: the garbage collector walks through lists and locks of all that is in flight
-    _unended: bytearray = field(default_factory=_one.copy, init=False, repr=False, compare=False)
-    _began_in: int = field(default_factory=process_generation, init=False, repr=False)
+    began_in: int = field(default_factory=process_generation, init=False, repr=False)
+    """The generation of the process that began it; it has none any more once it has ended."""
 
     @property
     def is_open(self) -> bool:
         """Return whether the span belongs to this process and has not ended."""
-        return self._began_in == process_generation() and bool(self._unended)
+        return getattr(self, "began_in", None) == process_generation()
 
     def try_end(self) -> bool:
-        """Return ``True`` to exactly one caller, which ends the span (``pop`` is atomic)."""
+        """Return ``True`` to exactly one caller, which ends the span (``del`` is atomic)."""
         try:
-            self._unended.pop()
-        except IndexError:
+            began_in = self.began_in
+            del self.began_in
+        except AttributeError:
             return False
-        return self._began_in == process_generation()
+        return began_in == process_generation()
 
 
 # -- the application's outcome ----------------------------------------------------------------------------------

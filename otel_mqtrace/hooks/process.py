@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.outcome import OUTCOME_TOO_LATE, Handling, count_missing, defer_end
+from otel_mqtrace.hooks.outcome import Handling
 from otel_mqtrace.hooks.scope import BlockScope, handled_here, processing_context
 from otel_mqtrace.model import ContextCode
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
+    from otel_mqtrace.hooks.scope import ProcessSpan
 
 
 _M = TypeVar("_M")
@@ -30,91 +30,26 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 # -- who ends a process span ------------------------------------------------------------------------------------
-class ProcessSpanOwner(Protocol):
-    """Ends a process span: one block, or the last of several."""
+class Owner(NamedTuple):
+    """A message's handling, and what a block calls once, with code and exception, when it has handled the message.
 
-    @property
-    def call(self) -> ProcessSpan:
-        """The span and what should be current while the message is handled."""
-        ...
+    With ``later=True``, in a finaliser, the next hook records the end.
+    """
 
-    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
-        """Set how the handling of one message ended; ``later``, in a finaliser, the next hook records it."""
-        ...
+    call: ProcessSpan
+    finish: Callable[..., object]
 
 
 class MessageSource(Protocol):
     """The messages of an instrumented client."""
 
-    def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
+    def owner_of(self, message: object, consumer: object | None) -> Owner | None:
         """Take over the open span of ``message``, or open one; ``None`` for a message of another client."""
         ...
 
 
 sources: Final[list[MessageSource]] = []
 """The instrumented clients; each adds itself when it is patched and removes itself when it is restored."""
-
-
-def _end(
-    hook: ConsumeHook, call: ProcessSpan, code: ContextCode, exception: BaseException | None, *, later: bool
-) -> None:
-    end = functools.partial(defer_end, hook) if later else hook.after
-    end(call, code=code, exception=exception)
-
-
-class SingleOwner:
-    """Ends a process span that belongs to one block."""
-
-    def __init__(self, hook: ConsumeHook, call: ProcessSpan) -> None:
-        self._hook = hook
-        self.call = call
-
-    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
-        """End the span as of now."""
-        _end(self._hook, self.call, code, exception, later=later)
-
-
-class LateOwner:
-    """Counts the outcome of a block that came after the next poll had ended its message's span."""
-
-    def __init__(self, call: ProcessSpan) -> None:
-        self.call = call
-
-    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
-        """Count an outcome that the span does not have."""
-        del exception, later
-        if code is not ContextCode.SUCCESS:
-            count_missing(OUTCOME_TOO_LATE)
-
-
-class BatchOwner:
-    """Ends the span of a batch with the last block of its messages, with the worst of their outcomes."""
-
-    def __init__(self, hook: ConsumeHook, call: ProcessSpan) -> None:
-        self._hook = hook
-        self.call = call
-        self.blocks = 0
-        self._left = call.messages
-        self._worst = ContextCode.SUCCESS
-        self._exception: BaseException | None = None
-
-    @property
-    def worst(self) -> tuple[ContextCode, BaseException | None]:
-        """The worst outcome so far."""
-        return self._worst, self._exception
-
-    @property
-    def is_shared_out(self) -> bool:
-        """Return whether each of its messages has had its block."""
-        return self.blocks >= self.call.messages
-
-    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
-        """Note the outcome of one message."""
-        if code is not ContextCode.SUCCESS and self._worst is ContextCode.SUCCESS:
-            self._worst, self._exception = code, exception
-        self._left -= 1
-        if self._left <= 0:
-            _end(self._hook, self.call, self._worst, self._exception, later=later)
 
 
 # -- blocks -----------------------------------------------------------------------------------------------------
@@ -128,7 +63,7 @@ class Block:
     def __init__(self, candidates: Iterable[object], consumer: object | None) -> None:
         self._candidates = candidates
         self._consumer = consumer
-        self._owner: ProcessSpanOwner | None = None
+        self._owner: Owner | None = None
         self._scope: BlockScope | None = None
         self._suspended: Context | None = None
         self.handling = Handling()

@@ -7,16 +7,15 @@ handed out is revoked: code that still holds it reads what was current before.
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 
 from otel_mqtrace._workers import process_generation
-from otel_mqtrace.hooks.outcome import Handling, SingleEnd
+from otel_mqtrace.hooks.outcome import Handling, SingleEnd, defer_end
 from otel_mqtrace.model import ContextCode
-from otel_mqtrace.records.handled import HandledSpan
 from otel_mqtrace.records.span import UnsampledSpan
 
 if TYPE_CHECKING:
@@ -51,10 +50,10 @@ def ambient_context() -> Context:
     current = context.get_current()
     if not current:
         return current
-    polled = current.get(_POLLED)
-    if isinstance(polled, PollScope) and trace.get_current_span(current) is polled.span:
-        return polled.previous
-    return current
+    handled: Any = current.get(_HANDLED)
+    previous: Any = current.get(_POLLED)
+    is_polled = isinstance(previous, Context) and trace.get_current_span(current) is handled.span
+    return previous if is_polled else current
 
 
 class _Handled(Protocol):
@@ -114,22 +113,75 @@ class BlockScope:
         return current
 
 
-class PollScope:
-    """Makes the span of ``handled`` current until the next poll; ``previous`` was current before, ``base`` lies behind.
+# -- handlings ---------------------------------------------------------------------------------------------------
+SpanIds = bytes
+"""The ids of a recorded handling: 16 bytes of trace id, 8 of span id, one of flags."""
+ONE_BYTE: Final = tuple(bytes((flags,)) for flags in range(4))
+"""The byte for the flags, whose call every message would pay."""
+_NOT_SHARED: Final = ContextCode.SUCCESS, None
 
-    :func:`ambient_context` finds ``previous`` behind it.
+
+class ProcessSpan(SingleEnd):
+    """The handling of one or several messages, and its span, which is current from :meth:`enter` to :meth:`leave`.
+
+    ``hook`` ends it. ``previous_ctx`` was current before, ``process_ctx`` lies behind the span while the messages are
+    handled; ``indexes`` are the positions of the messages among those given to :meth:`ConsumeHook.before`. ``ids`` are
+    known where they are all that has to be remembered. ``blocks`` are those that took the messages over, ``worst`` is
+    the worst of their outcomes.
     """
 
-    previous: Context
-    _ctx: RevocableContext | None
-    _token: Token[Context]
+    previous_ctx = _NO_CONTEXT
+    messages = 1
+    indexes: tuple[int, ...] = (0,)
+    blocks = finished_blocks = 0
+    worst: tuple[ContextCode, BaseException | None] = _NOT_SHARED
+    known_handling: Handling | None = None
+    """What ``process.current()`` has returned."""
+    _otel_ctx: Context | None = None
+    _scope: tuple[RevocableContext, Token[Context], Context] | None = None
 
-    def __init__(self, base: Context, handled: _Handled, previous: Context) -> None:
-        self.span = span = handled.span
-        own = {SPAN_KEY: span, _HANDLED: handled, _POLLED: self}
-        self.previous = previous
-        self._ctx = RevocableContext({**base, **own} if base else own)
-        self._token = _attach(self._ctx)
+    def __init__(  # noqa: PLR0913, PLR0917 - every poll's
+        self,
+        hook: Any,
+        span: Any,
+        start_ns: int,
+        attributes: Attributes,
+        process_ctx: Context = _NO_CONTEXT,
+        ids: SpanIds | None = None,
+    ) -> None:
+        self.hook = hook
+        self.span = span
+        self.start_ns = start_ns
+        self.attributes = attributes
+        self.process_ctx = process_ctx
+        self.ids = ids
+        self.began_in = process_generation()
+
+    @property
+    def handling(self) -> Handling:
+        """What ``process.current()`` returns while the messages are handled."""
+        if self.known_handling is None:
+            self.known_handling = Handling(self.span)
+        return self.known_handling
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether the handler has set an outcome other than success."""
+        return self.known_handling is not None and self.known_handling.code is not ContextCode.SUCCESS
+
+    @property
+    def otel_ctx(self) -> Context:
+        """The context to be current while the messages are handled."""
+        if self._otel_ctx is None:
+            self._otel_ctx = processing_context(self.process_ctx, self.handling)  # self: a reference cycle
+        return self._otel_ctx
+
+    def enter(self) -> None:
+        """Make the span current here, until the next poll."""
+        previous, base = self.previous_ctx, self.process_ctx
+        own = {SPAN_KEY: self.span, _HANDLED: self, _POLLED: previous}
+        ctx = RevocableContext({**base, **own} if base else own)
+        self._scope = ctx, _attach(ctx), previous
 
     def leave(self) -> None:
         """Restore what was current before, once; revoke the context where that is impossible.
@@ -137,70 +189,36 @@ class PollScope:
         That is: a span of the application's lies on top, another thread has it, or this is a task's copy of the
         context. What else the handler made current, such as its own baggage, stays without the span.
         """
-        ctx, self._ctx = self._ctx, None  # a turn stands in its own context: no cycle is left behind
-        if ctx is None:
+        scope, self._scope = self._scope, None  # it stands in its own context: no cycle is left behind
+        if scope is None:
             return
+        ctx, token, previous = scope
         current = current_context()
         if current is ctx:
             try:
-                _detach(self._token)
+                _detach(token)
             except (ValueError, RuntimeError):  # of another thread, or of a task's copy of the context
-                _attach(self.previous)
+                _attach(previous)
             else:
-                if (self.previous or current_context()) and current_context() is not self.previous:
-                    _attach(self.previous)  # that was another consumer's message
+                if (previous or current_context()) and current_context() is not previous:
+                    _attach(previous)  # that was another consumer's message
                 return
         elif trace.get_current_span(current) is ctx.get(SPAN_KEY):
             added = {name: value for name, value in current.items() if ctx.get(name) is not value}
-            _attach(Context({**self.previous, **added}))
-        ctx.revoke(self.previous)
+            _attach(Context({**previous, **added}))
+        ctx.revoke(previous)
 
+    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
+        """Note the outcome of one block; the last one of the messages' blocks ends the span, as of now.
 
-# -- handlings ---------------------------------------------------------------------------------------------------
-SpanIds = bytes
-"""The ids of a recorded handling: 16 bytes of trace id, 8 of span id, one of flags."""
-_ONE_BYTE: Final = tuple(bytes((flags,)) for flags in range(4))
-_FIRST: Final = (0,)
-
-
-@dataclass(slots=True, eq=False)
-class ProcessSpan(SingleEnd):
-    """The handling of one or several messages.
-
-    ``previous_ctx`` was current before, ``process_ctx`` lies behind the span while the messages are handled;
-    ``indexes`` are the positions of the messages among those given to :meth:`ConsumeHook.before`. ``ids`` are known
-    where they are all that has to be remembered.
-    """
-
-    span: Span
-    process_ctx: Context
-    messages: int
-    start_ns: int
-    attributes: Attributes
-    previous_ctx: Context
-    indexes: tuple[int, ...] = (0,)
-    ids: SpanIds | None = None
-    _handling: Handling | None = field(default=None, init=False, repr=False, compare=False)
-    _current: Context | None = field(default=None, init=False, repr=False, compare=False)
-
-    @property
-    def handling(self) -> Handling:
-        """What ``process.current()`` returns while the messages are handled."""
-        if self._handling is None:
-            self._handling = Handling(self.span)
-        return self._handling
-
-    @property
-    def has_outcome(self) -> bool:
-        """Whether the handler has set an outcome other than success."""
-        return self._handling is not None and self._handling.code is not ContextCode.SUCCESS
-
-    @property
-    def otel_ctx(self) -> Context:
-        """The context to be current while the messages are handled."""
-        if self._current is None:
-            self._current = processing_context(self.process_ctx, self.handling)  # self: a reference cycle
-        return self._current
+        ``later``, in a finaliser, the next hook records it.
+        """
+        if code is not ContextCode.SUCCESS and self.worst is _NOT_SHARED:
+            self.worst = code, exception
+        self.finished_blocks += 1
+        if self.finished_blocks >= self.messages:
+            end = partial(defer_end, self.hook) if later else self.hook.after
+            end(self, code=self.worst[0], exception=self.worst[1])
 
     def release_span(self) -> None:
         """Keep only the ids of the ended span: this object may be remembered for long.
@@ -208,10 +226,10 @@ class ProcessSpan(SingleEnd):
         An SDK span with its attributes and links is four fifths of it; the previous context may hold one too.
         """
         self.span = ended = trace.NonRecordingSpan(self.span.get_span_context())
-        if self._handling is not None:
-            self._handling.span = ended
-        if self._current is not None:
-            dict.__setitem__(self._current, SPAN_KEY, ended)
+        if self.known_handling is not None:
+            self.known_handling.span = ended
+        if self._otel_ctx is not None:
+            dict.__setitem__(self._otel_ctx, SPAN_KEY, ended)
         self.attributes = {}
         if self.previous_ctx:
             outside = trace.get_current_span(self.previous_ctx).get_span_context()
@@ -220,65 +238,9 @@ class ProcessSpan(SingleEnd):
 
 def ended_span(ids: SpanIds) -> ProcessSpan:
     """Return a handling that is over and of which only the ids are known."""
-    call = ProcessSpan(UnsampledSpan(ids[:24], ids[24]), _NO_CONTEXT, 1, 0, {}, _NO_CONTEXT)
+    call = ProcessSpan(None, UnsampledSpan(ids[:24], ids[24]), 0, {})
     call.try_end()
     return call
-
-
-class Turn(PollScope):
-    """A recorded message that came alone, current from construction until its consumer's next poll.
-
-    ``hook`` is the ``ConsumeHook`` that ends it; ``known_call`` is its :class:`ProcessSpan`, where a block or the
-    handler has needed one.
-    """
-
-    known_call: ProcessSpan | None = None
-    previous = _NO_CONTEXT
-    _ctx = None
-
-    def __init__(  # noqa: PLR0913, PLR0917 - every poll's
-        self,
-        hook: Any,
-        span: Any,
-        ids: bytes,
-        flags: int,
-        process_ctx: Context,
-        is_current: bool,  # noqa: FBT001 - as above
-    ) -> None:
-        self.hook = hook
-        self.span = span
-        self.ids: SpanIds = ids + _ONE_BYTE[flags]
-        self.process_ctx = process_ctx
-        self.began_in = process_generation()
-        if is_current:
-            own = {SPAN_KEY: span, _HANDLED: self, _POLLED: self}
-            self._ctx = RevocableContext({**process_ctx, **own} if process_ctx else own)
-            self._token = _attach(self._ctx)
-
-    @property
-    def call(self) -> ProcessSpan:
-        """The handling, to be given to a block or ended with an outcome."""
-        known = self.known_call
-        if known is None:
-            span, process_ctx = self.span, self.process_ctx
-            start_ns, constants = 0, {}
-            if type(span) is HandledSpan:
-                start_ns, constants = span.record.start_ns, span.record.plan.constants
-            ids = None if process_ctx else self.ids
-            made = ProcessSpan(span, process_ctx, 1, start_ns, constants, _NO_CONTEXT, _FIRST, ids)
-            made._began_in = self.began_in  # noqa: SLF001 - of the class above
-            known = self.__dict__.setdefault("known_call", made)  # another thread may handle the message
-        return known
-
-    @property
-    def handling(self) -> Handling:
-        """What ``process.current()`` returns while the message is handled."""
-        return self.call.handling
-
-
-def span_ids(ids: bytes, flags: int) -> SpanIds:
-    """Return ids and flags in one."""
-    return ids + _ONE_BYTE[flags]
 
 
 def _was_set_here(variable: ContextVar[object], marker: Token[object]) -> bool:

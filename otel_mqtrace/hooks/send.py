@@ -260,7 +260,7 @@ class SendHook(RecordingHook):
             start_ns=sent.start_ns,
         )
         call = SendCall(plan.topic, span, None, sent.current_ctx, sent.start_ns, attributes)
-        call._began_in = sent.generation  # noqa: SLF001 - of the class above
+        call.began_in = sent.generation
         return call
 
     def _make_plan(self, topic: str, state: TracerState, leaders: LeaderSource | None) -> Plan:

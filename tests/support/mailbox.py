@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from otel_mqtrace import ConsumeHook
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.process import BatchOwner, SingleOwner
-from otel_mqtrace.hooks.scope import PollScope
+from otel_mqtrace.hooks.process import Owner
 
 TRACEPARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 SENDER = 0xB7AD6B7169203331
@@ -40,12 +39,13 @@ class Mailbox:
             return None
         if message.number in self._shared:
             return self._shared[message.number]
-        return SingleOwner(self.hook, self.hook.before([message.incoming()])[0])
+        (call,) = self.hook.before([message.incoming()])
+        return Owner(call, call.finish)
 
     def bundle(self, *letters):
         """Hand over letters that came together: one span, ended by the handler of the last one."""
         (call,) = self.hook.before([letter.incoming() for letter in letters], batch=True)
-        shared = BatchOwner(self.hook, call)
+        shared = Owner(call, call.finish)
         self._shared.update((letter.number, shared) for letter in letters)
         return letters
 
@@ -53,11 +53,12 @@ class Mailbox:
         """Hand over a letter; the one before it is done."""
         self.done()
         (call,) = self.hook.before([letter.incoming()])
-        self._open.append((call, PollScope(call.process_ctx, call, call.previous_ctx)))
+        call.enter()
+        self._open.append(call)
         return letter
 
     def done(self):
         while self._open:
-            call, scope = self._open.pop()
-            scope.leave()
+            call = self._open.pop()
+            call.leave()
             self.hook.after(call)

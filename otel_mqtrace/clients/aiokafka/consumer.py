@@ -23,10 +23,11 @@ from otel_mqtrace.clients.aiokafka.client import (
     state_of,
     stored_at_ms,
 )
-from otel_mqtrace.clients.consumer_state import TaskConsumerState
+from otel_mqtrace.clients.consumer_state import KafkaConsumerState
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.in_flight import TaskDeliveries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,36 +37,35 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.handled import MessageRow
 
 
-class ConsumerState(TaskConsumerState):
+class ConsumerState(KafkaConsumerState):
     """What one consumer needs to be traced."""
 
     def __init__(self, consumer: Any) -> None:
         connection = consumer._client  # noqa: SLF001 - a producer's is public, a consumer's is not
         group = getattr(consumer, "_group_id", None)
-        super().__init__(info_of(connection, group_name=None if group is None else str(group)), registry)
-        self.cluster = Cluster(connection.cluster)
+        info = info_of(connection, group_name=None if group is None else str(group))
+        super().__init__(info, registry, TaskDeliveries())
+        self.leaders = Cluster(connection.cluster)
 
     def record(self, message: Any, start_ns: int | None) -> bool:
         """Record that the task gets one ordinary ``message``; ``False`` where :meth:`hand_over` opens its span."""
         hook, row = self.hook, _row_of(message)
-        if hook is None or row is None or self.settles or self.explicit.is_on or hook.records_polls:
+        if hook is None or row is None or not self.may_record or self.explicit.is_on:
             return False
         topic = message.topic
-        call = hook.record(topic, row, message.headers, self.cluster)
+        call = hook.record(topic, row, message.headers, self.leaders, start_ns)
         if call is None:
             return False
-        if start_ns is not None:  # before the span is current: a measurement keeps what is
-            hook.count_received(topic, start_ns)
-        delivery = self.hold(hook, [call], message)  # first: what is open must be ended, whatever fails from here on
-        self.cluster.of(topic, row[0])  # as of now: the client may be gone at the export
+        # first: what is open must be ended, whatever fails from here on
+        delivery = self.in_flight.hold([call], message)
+        self.leaders.of(topic, row[0])  # as of now: the client may be gone at the export
         registry.remember(id(message), (topic, row[0], row[1], self.number, call.ids or call, False))
         delivery.enter(call)
         return True
 
     def record_batch(self, messages: Sequence[Any], handed: object, start_ns: int | None) -> bool:
         """Record that the task gets ``messages`` of one call, all of one topic; ``False`` as :meth:`record`."""
-        hook = self.hook
-        if hook is None or self.settles or self.explicit.is_on or hook.records_polls:
+        if not self.may_record or self.explicit.is_on:
             return False
         topic, rows = messages[0].topic, []
         for message in messages:
@@ -73,22 +73,14 @@ class ConsumerState(TaskConsumerState):
             if row is None or message.topic != topic:
                 return False
             rows.append(row)
-        call = hook.record_batch(topic, rows, [message.headers for message in messages], self.cluster)
-        if call is None:
-            return False
-        if start_ns is not None:
-            hook.count_received(topic, start_ns, len(rows))
-        delivery = self.hold(hook, [call], handed)
-        for partition in {message.partition for message in messages}:
-            self.cluster.of(topic, partition)
-        number, ids = self.number, call.ids or call
-        registry.remember_all(list(map(id, messages)), [(topic, row[0], row[1], number, ids, False) for row in rows])
-        delivery.enter(call)
-        return True
+        for partition in {row[0] for row in rows}:
+            self.leaders.of(topic, partition)  # as above
+        headers = [message.headers for message in messages]
+        return self.record_rows(messages, topic, rows, headers, start_ns=start_ns, handed=handed)
 
     def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
         """Return what the hook needs of records of this consumer."""
-        return [incoming(record, self.cluster) for record in messages]
+        return [incoming(record, self.leaders) for record in messages]
 
 
 def _row_of(message: Any) -> MessageRow | None:

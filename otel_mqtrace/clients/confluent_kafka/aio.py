@@ -15,10 +15,11 @@ from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_
 from otel_mqtrace.clients.confluent_kafka.consumer import refused, returned
 from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
-from otel_mqtrace.clients.consumer_state import TaskConsumerState, traced_async_close
+from otel_mqtrace.clients.consumer_state import traced_async_close
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.state import attach_state, known_state
 from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.in_flight import TaskDeliveries
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.tracing import ClientInfo
 
@@ -172,11 +173,12 @@ _polling: Final[ContextVar[object]] = ContextVar("mqtrace-polling", default=None
 """The state whose poll is under way in this task: a subclass's poll awaits its parent's."""
 
 
-class AioState(AnyConsumerState, TaskConsumerState):
+class AioState(AnyConsumerState):
     """The state of an asyncio consumer, which is about the same as ``inner``, that of the consumer it wraps."""
 
     def __init__(self, inner: AnyConsumerState | None) -> None:
-        super().__init__(ClientInfo.of_kafka({}, group_name=None) if inner is None else inner.info, registry)
+        info = ClientInfo.of_kafka({}, group_name=None) if inner is None else inner.info
+        super().__init__(info, registry, TaskDeliveries())
         if inner is not None:
             self.leaders = inner.leaders
 

@@ -20,6 +20,8 @@ from otel_mqtrace.clients.consumer_state import traced_close
 from otel_mqtrace.clients.patching import call_after
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.in_flight import Delivery
+from otel_mqtrace.hooks.process import Owner
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import ContextCode
 
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from otel_mqtrace.clients.patching import Wrappers
-    from otel_mqtrace.hooks.consume import IncomingMessage, ProcessSpan, SpanIds
-    from otel_mqtrace.hooks.in_flight import OutcomeOf
-    from otel_mqtrace.hooks.process import ProcessSpanOwner
+    from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.in_flight import Outcome
+    from otel_mqtrace.hooks.scope import ProcessSpan, SpanIds
     from otel_mqtrace.hooks.tracing import Tracing
 
 
@@ -47,14 +49,9 @@ _ACKNOWLEDGE_OFFSET: Final = ("topic", "partition", "offset", "ack_type")
 class _Block:
     """A message handled in its own block: its acknowledgement counts, unless the block's outcome is worse."""
 
-    def __init__(self, inner: ProcessSpanOwner, acknowledgement: ContextCode | None) -> None:
+    def __init__(self, inner: Owner, acknowledgement: ContextCode | None) -> None:
         self._inner = inner
         self.acknowledgement = acknowledgement
-
-    @property
-    def call(self) -> ProcessSpan:
-        """The span and what should be current while the message is handled."""
-        return self._inner.call
 
     def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
         """End the span, or its share in one."""
@@ -63,35 +60,61 @@ class _Block:
         self._inner.finish(code, exception, later=later)
 
 
-class ShareState(ConsumerState):
-    """The state of a share consumer, with the acknowledgements since the last poll.
+class _ShareDelivery(Delivery):
+    """The messages of one poll and their acknowledgements, which are the outcomes.
 
-    ``_is_explicit``: each message must be acknowledged before the next poll, or that poll raises. The configuration
+    ``is_explicit``: each message must be acknowledged before the next poll, or that poll raises. The configuration
     sets it, or the first acknowledgement that succeeded.
     """
 
+    def __init__(self, *, is_explicit: bool) -> None:
+        super().__init__()
+        self.is_explicit = is_explicit
+        self.positions_of: dict[int, tuple[Position, ...]] = {}
+        self.acknowledged: dict[Position, ContextCode] = {}
+
+    def outcome_of(self, call: ProcessSpan, code: ContextCode, exception: BaseException | None) -> Outcome:
+        """Return the worst acknowledgement; where one is missing, a turn that failed wins."""
+        if call.blocks:
+            return call.worst
+        positions = self.positions_of.pop(id(call), ())
+        if not self.is_explicit or not positions:
+            return code, exception
+        codes = [self.acknowledged.get(position) for position in positions]
+        if None in codes and code is not ContextCode.SUCCESS:
+            return code, exception
+        if ContextCode.FAILED in codes:
+            return ContextCode.FAILED, None
+        return (ContextCode.RETURNNULL if None in codes else ContextCode.SUCCESS), None
+
+
+class ShareState(ConsumerState):
+    """The state of a share consumer, with what is not acknowledged or committed since the last poll."""
+
+    _records = False
+    in_flight: _ShareDelivery
+
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
-        super().__init__(conf)
-        self._is_explicit = str((conf or {}).get(_MODE, "")).lower() == "explicit"
-        self._positions_of: dict[int, tuple[Position, ...]] = {}
-        self._acknowledged: dict[Position, ContextCode] = {}
+        is_explicit = str((conf or {}).get(_MODE, "")).lower() == "explicit"
+        super().__init__(conf, _ShareDelivery(is_explicit=is_explicit))
         self._blocks: dict[Position, _Block] = {}
         self._outstanding: set[Position] = set()
         self._unsettled: dict[Position, None] = {}
 
     def next_turn(self) -> None:
         """The application polls again, so it is done with what it has, unless that poll is going to be refused."""
-        if not (self._is_explicit and self._outstanding):
-            super().next_turn()
+        if not (self.in_flight.is_explicit and self._outstanding):
+            self.in_flight.finish()
             self._unsettled = {}
 
     def held(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
         """Remember the position of each message, which is not acknowledged yet."""
+        delivery = self.in_flight
         positions = [(each.topic, each.partition, each.offset) for each in received]
-        self._positions_of = {id(call): tuple(positions[index] for index in call.indexes) for call in calls}
-        self._acknowledged, self._blocks = {}, {}
+        delivery.positions_of = {id(call): tuple(positions[index] for index in call.indexes) for call in calls}
+        delivery.acknowledged, self._blocks = {}, {}
         self._outstanding = set(positions)
-        self._unsettled = {} if self._is_explicit else dict.fromkeys(positions)
+        self._unsettled = {} if delivery.is_explicit else dict.fromkeys(positions)
 
     @guarded("ShareState.left_out")
     def left_out(self, tracing: Tracing, errors: Sequence[Message]) -> None:
@@ -112,49 +135,30 @@ class ShareState(ConsumerState):
             each.retry_times = None if count is None else max(count - 1, 0)
         return received
 
-    def take(self, message: Message, call: ProcessSpan | SpanIds) -> ProcessSpanOwner:
+    def take(self, message: Message, call: ProcessSpan | SpanIds) -> Owner:
         """Give the span of a message to the block that handles it."""
         return self._block(message, super().take(message, call))
 
-    def open(self, message: Message, tracing: Tracing) -> ProcessSpanOwner | None:
+    def open(self, message: Message, tracing: Tracing) -> Owner | None:
         """Open the span of a message that is handled in a block."""
         opened = super().open(message, tracing)
         return None if opened is None else self._block(message, opened)
 
-    def _block(self, message: Message, inner: ProcessSpanOwner) -> _Block:
+    def _block(self, message: Message, inner: Owner) -> Owner:
         position = position_of(message)
-        block = _Block(inner, self._acknowledged.get(position))
-        self._blocks[position] = block
-        return block
+        block = self._blocks[position] = _Block(inner, self.in_flight.acknowledged.get(position))
+        return Owner(inner.call, block.finish)
 
     def acknowledged(self, position: Position, code: ContextCode) -> None:
         """The application acknowledged one message; of several acknowledgements before a commit the last one counts."""
-        if not self._is_explicit:
-            self._is_explicit, self._unsettled = True, {}
+        delivery = self.in_flight
+        if not delivery.is_explicit:
+            delivery.is_explicit, self._unsettled = True, {}
         self._outstanding.discard(position)
-        self._acknowledged[position] = code
+        delivery.acknowledged[position] = code
         self._unsettled[position] = None
         if position in self._blocks:
             self._blocks[position].acknowledgement = code
-
-    @property
-    def outcome_of(self) -> OutcomeOf:
-        """What was acknowledged of each message."""
-        return self._acknowledgements
-
-    def _acknowledgements(
-        self, call: ProcessSpan, code: ContextCode, exception: BaseException | None
-    ) -> tuple[ContextCode, BaseException | None]:
-        """Return the worst acknowledgement; where one is missing, a turn that failed wins."""
-        positions = self._positions_of.pop(id(call), ())
-        if not self._is_explicit or not positions:
-            return code, exception
-        codes = [self._acknowledged.get(position) for position in positions]
-        if None in codes and code is not ContextCode.SUCCESS:
-            return code, exception
-        if ContextCode.FAILED in codes:
-            return ContextCode.FAILED, None
-        return (ContextCode.RETURNNULL if None in codes else ContextCode.SUCCESS), None
 
     def committing(self) -> list[SettledOffset]:
         """Return what a commit settles: what was acknowledged or, where that is implicit, all of the last poll."""

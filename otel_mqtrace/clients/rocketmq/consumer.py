@@ -32,8 +32,8 @@ from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import leaving_with
 from otel_mqtrace.hooks.outcome import defer_end
-from otel_mqtrace.hooks.process import SingleOwner
-from otel_mqtrace.hooks.scope import BlockScope, PollScope, ambient_context
+from otel_mqtrace.hooks.process import Owner
+from otel_mqtrace.hooks.scope import BlockScope, ambient_context
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.patching import Wrapper, Wrappers
     from otel_mqtrace.hooks.attributes import IncomingMessage
-    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
-    from otel_mqtrace.hooks.process import ProcessSpanOwner
+    from otel_mqtrace.hooks.consume import ConsumeHook
+    from otel_mqtrace.hooks.scope import ProcessSpan
     from otel_mqtrace.hooks.settle import SettleCall
 
 
@@ -63,9 +63,8 @@ class _Turn:
     def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
         self._messages = messages
         self._thread = get_ident()
-        self._scope: PollScope | None = None
         self._behind = 0
-        self._current: ReceivedMessage | None = None
+        self._current: tuple[ReceivedMessage, ProcessSpan] | None = None
         self._enter_next()
 
     def settled(self, message: ReceivedMessage) -> None:
@@ -74,7 +73,7 @@ class _Turn:
             self._behind = self._messages.index(message) + 1
             self.leave()
             self._enter_next()
-        elif message is self._current:
+        elif self._current is not None and message is self._current[0]:
             self.leave()
 
     def handled_explicitly(self, message: ReceivedMessage) -> None:
@@ -83,18 +82,18 @@ class _Turn:
 
     def leave(self) -> ReceivedMessage | None:
         """Restore what was current; return the message that was."""
-        scope, self._scope = self._scope, None
         current, self._current = self._current, None
-        if scope is not None:
-            scope.leave()
-        return current
+        if current is None:
+            return None
+        current[1].leave()
+        return current[0]
 
     def _enter_next(self) -> None:
         for message in self._messages[self._behind :]:
             call = message.call
             if call is not None and call.is_open:
-                self._scope = PollScope(call.process_ctx, call, call.previous_ctx)
-                self._current = message
+                call.enter()
+                self._current = message, call
                 return
 
 
@@ -154,7 +153,7 @@ class RocketMqConsumerState(ConsumerState):
         message.postponed_ns = now_ns = self.hook.now_ns()
         message.until_ns = now_ns + _duration_ns(invisible_s)
 
-    def take(self, message: ReceivedMessage) -> ProcessSpanOwner | None:
+    def take(self, message: ReceivedMessage) -> Owner | None:
         """Give the span of a message to the block that handles it explicitly."""
         call, message.call = message.call, None  # handled a second time it is a second attempt, with its own span
         if call is None:
@@ -163,7 +162,7 @@ class RocketMqConsumerState(ConsumerState):
             turn.handled_explicitly(message)
         if not self._release(message):  # it was acknowledged before it was handled
             return self.late(call)
-        return SingleOwner(self.hook, call)
+        return Owner(call, call.finish)
 
     @guarded("rocketmq.abandon")
     def abandon(self) -> None:
@@ -233,30 +232,26 @@ def close_consumers() -> None:
         state.close()
 
 
-class _InListener:
-    """A block inside a listener, for the listener's message: its outcome counts unless the listener's is worse."""
+def _leave_to_listener(call: ProcessSpan, code: ContextCode, exception: BaseException | None, **_later: bool) -> None:
+    """Note the outcome of a block inside a listener, for the listener's message, unless the listener's is worse.
 
-    def __init__(self, call: ProcessSpan) -> None:
-        self.call = call
-
-    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
-        """Leave the end to the listener; an exception passes it on its way out, or was dealt with."""
-        del later
-        if exception is None:
-            self.call.handling.outcome(code)
+    An exception passes the listener on its way out, or was dealt with.
+    """
+    if exception is None:
+        call.handling.outcome(code)
 
 
 class _ReceivedMessages:
     """The received messages; a source of ``process``."""
 
-    def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
+    def owner_of(self, message: object, consumer: object | None) -> Owner | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
         tracing = active.tracing
         if tracing is None or not isinstance(message, Message) or message.receipt_handle is None:
             return None
         received = received_of(message)
         if received.listening and received.call is not None:
-            return _InListener(received.call)
+            return Owner(received.call, partial(_leave_to_listener, received.call))
         holder: RocketMqConsumerState | None = received.holder
         taken = None if holder is None else holder.take(received)
         if taken is not None:

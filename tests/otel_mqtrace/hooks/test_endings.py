@@ -22,7 +22,7 @@ from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import OnceFlag, guarded
 from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, when_collected
-from otel_mqtrace.hooks.process import Handling, SingleOwner, sources
+from otel_mqtrace.hooks.process import Handling, sources
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import RecordingExporter
 
@@ -64,7 +64,7 @@ def test_unknown_outcome_is_returnnull(tracing, exporter, outcome, code):
     hook = ConsumeHook(tracing=tracing)
     first, second = (*hook.before([_message()]), *hook.before([_message()]))
     hook.after(first, code=outcome)
-    handling = Handling(SingleOwner(hook, second))
+    handling = Handling(second.span)
     handling.outcome(outcome)
     hook.after(second, code=handling.code)
     for span in exporter.take_all("process t"):

@@ -8,7 +8,6 @@ from contextvars import copy_context
 
 import pytest
 from opentelemetry import baggage, context, trace
-from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import (
@@ -316,9 +315,11 @@ class TestBlocks:
         assert exporter.take("process letters").attributes["error.type"] == "CancelledError"
 
 
-def test_taking_a_span_keeps_what_another_thread_adds_meanwhile():
+def test_taking_a_span_keeps_what_another_thread_adds_meanwhile(tracing):
+    hook = ConsumeHook(tracing=tracing)
+
     def handling():
-        return ProcessSpan(trace.INVALID_SPAN, Context(), 1, 0, {}, Context())
+        return ProcessSpan(hook, trace.INVALID_SPAN, 0, {})
 
     class Shared(list):
         def remove(self, call):
@@ -327,7 +328,7 @@ def test_taking_a_span_keeps_what_another_thread_adds_meanwhile():
 
     taken, added, delivery = handling(), handling(), Delivery()
     delivery.calls = Shared()
-    delivery.hold(object(), [taken])
+    delivery.hold([taken], None)
     assert delivery.take(taken) is not None
     assert list(map(id, delivery.calls)) == [id(added)]
     assert delivery.take(taken) is None
@@ -345,7 +346,7 @@ def test_finish_ends_what_another_thread_adds_meanwhile(tracing, exporter):
 
     delivery = Delivery()
     delivery.calls = Shared()
-    delivery.hold(hook, [first])
+    delivery.hold([first], None)
     delivery.finish()
     assert [first.is_open, late.is_open] == [False, False]
     exporter.take_all("process letters")
