@@ -17,6 +17,7 @@ from bridge.storage import SCHEMES, StorePath, as_path, can_use_hadoop, open_sto
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
+from otel_mqtrace.landing import IN_PROGRESS_SUFFIX, claim
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -216,6 +217,19 @@ def data_files(directory: AnyPath) -> list[AnyPath]:
     """
     found = walk(directory, skipped=_HIDDEN)
     return sorted(file.resolve() for file in found if file.is_file() and not _ignored(file.relative_to(directory)))
+
+
+def orphaned_parts(path: str) -> Iterator[AnyPath]:
+    """Yield the parts of JSON lines below a path that a killed writer left open and the next one will finish."""
+    named = as_path(path)
+    if not isinstance(named, Path):  # in a store nothing is written in place
+        return
+    for place in [named] if named.is_dir() else match_paths(named):
+        for file in walk(place, skipped=_HIDDEN):
+            if file.match(f".part-*.jsonl{IN_PROGRESS_SUFFIX}"):
+                with suppress(OSError), file.open("rb") as part:  # finished meanwhile
+                    if part.peek(1) and claim(part):
+                        yield file
 
 
 def walk(directory: AnyPath, *, skipped: tuple[str, ...] = ()) -> Iterator[AnyPath]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from bridge.addresses import Kind, orphaned_parts, parse_address
 from bridge.codec.framing import Framing, MessageTypeMap
+from bridge.page.wording import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def option(panel: str, text: str, *names: str, **more: Any) -> Any:
@@ -21,6 +27,20 @@ LONGEST_TIMEOUT_MS: Final = 24 * 60 * 60 * 1_000
 TimeoutMs = Annotated[
     float, option("Input", "How long one answer of a broker may take.", metavar="MS", min=1, max=LONGEST_TIMEOUT_MS)
 ]
+
+
+def warn_of_orphans(sources: Iterable[str]) -> None:
+    """Name the part of a landing that a killed writer left open: only ``mqtrace query`` reads it."""
+    paths = [each.path for each in map(parse_address, sources) if each.kind is Kind.FILES]
+    with suppress(OSError):  # the command itself reports it
+        found = sorted({file for path in paths for file in orphaned_parts(path)})
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            typer.echo(
+                f"mqtrace: warning: not read: {visible(str(found[0]), limit=None)}{more}, left open by a process that "
+                "was killed; the next writer to this landing finishes it",
+                err=True,
+            )
 
 
 class Format(str, Enum):
@@ -63,6 +83,7 @@ def decode(  # noqa: PLR0913 - one parameter for each option
     """
     from bridge.codec.files import decode_files  # noqa: PLC0415  only when called
 
+    warn_of_orphans(files or ())
     return decode_files(
         files,
         framing,

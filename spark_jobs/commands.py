@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bridge.addresses import Kind, parse_address, parse_directory, parse_duration_ms, parse_instant_ms
-from bridge.commands import option
+from bridge.commands import option, warn_of_orphans
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
@@ -351,6 +351,7 @@ def _run(
     from spark_jobs.report import files, html, samples  # noqa: PLC0415  (Jinja, of the optional extra)
     from spark_jobs.terminal import print_summary, shown_progress  # noqa: PLC0415  (rich)
 
+    warn_of_orphans(options.native)
     template = link_template and check_template(link_template, samples.LINK_FIELDS)
     page = html.PageOptions(samples=options.samples, link_template=template)
     written: dict[str, AnyPath] = {}
@@ -547,6 +548,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         reading=build_reading(msg_type_map, otlp_format, charset, client_config),
         conf=parse_settings(conf or ()),
     )
+    warn_of_orphans(options.native)
     with local_sources(options.otlp) as spans, shown_progress() as progress:
         drawn = job.run(replace(options, otlp=spans), progress=progress, report=partial(render_files, wanted))
     _warn_of_unknown(drawn.unknown_files, options)

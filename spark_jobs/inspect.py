@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from bridge.addresses import check_stores
 from bridge.codec.framing import BadBody, Framing, read_landed
 from bridge.codec.records_json import body_json
+from bridge.commands import warn_of_orphans
 from bridge.otlp.containers import Bad, Message, read_messages
 from bridge.otlp.detect import Layout, Side
 from bridge.otlp.roles import ALIASES
@@ -149,6 +150,7 @@ def run(
     wanted = Side.OTLP if spans else Side.NATIVE if records else None
     inventory = Inventory()
     check_stores({"SRC": sources})
+    warn_of_orphans(sources)
     for item in inspect_sources(sources, inventory, client_config=client_config):
         if wanted is not None and item[0] is wanted:
             _write(item[1])

@@ -152,6 +152,8 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     """
     target = Target.named(dialect) if dialect else None
     Reading(charset=charset)  # as above
+    if "".encode(charset):
+        raise UsageError(f"--charset {charset} begins each record with a byte order mark: give utf-8, utf-16-le or -be")
     tally = _Tally()
 
     def why_refused(item: EncodedLine | Refusal) -> str | None:

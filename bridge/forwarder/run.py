@@ -15,6 +15,7 @@ import typer
 
 from bridge.addresses import Kind, check_stores, parse_address, reads_tree, root_of
 from bridge.codec.files import Reading
+from bridge.commands import warn_of_orphans
 from bridge.forwarder.files_source import CANNOT_WRITE, FilesTraceSource, SpanFilesSource
 from bridge.forwarder.native_delivery import NativeForwarding, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
@@ -175,6 +176,7 @@ def _open_source(options: ForwardOptions) -> TraceSource:
     address = parse_address(options.source, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
     client_config = _client_config(options)
     if address.kind is Kind.FILES:
+        warn_of_orphans([options.source])
         files = FilesTraceSource if options.native is None else SpanFilesSource
         return files(address.path, group=options.group, state=_state_directory(options) or _user_state_directory())
     common: dict[str, Any] = {

@@ -22,6 +22,7 @@ from bridge.codec.files import LARGE_BYTES
 from bridge.codec.framing import Framing, detect
 from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.cli import main
+from otel_mqtrace.landing import claim
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.decode import PART_BYTES
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
@@ -272,6 +273,7 @@ def test_framing_is_detected_by_the_first_bytes(start, framing):
         (["decode", "--charset", "klingon"], "unknown charset 'klingon'"),
         (["decode", "--charset", "punycode"], "unknown charset 'punycode'"),
         (["encode", "--charset", "klingon"], "unknown charset 'klingon'"),
+        (["encode", "--charset", "utf-16"], "--charset utf-16 begins each record with a byte order mark: give utf-8"),
         (["dialects", "no-such-file"], "no such file, directory or match: no-such-file"),
         (["decode", "--framing", "xml"], "Invalid value for '--framing'"),
         (["decode", "--msg-type-map", "c"], "Invalid value for '--msg-type-map'"),
@@ -281,6 +283,26 @@ def test_framing_is_detected_by_the_first_bytes(start, framing):
 )
 def test_invalid_call_is_one_line_and_exit_code_2(mqtrace, arguments, message):
     assert message in mqtrace.refuses(*arguments)
+
+
+@pytest.mark.parametrize("before", [["decode"], ["inspect"], ["forward", "--once", "--landing", "l", "--source"]])
+def test_part_that_a_killed_writer_left_open_is_named(mqtrace, tmp_path, monkeypatch, before):
+    monkeypatch.chdir(tmp_path)
+    directory = tmp_path / "landing" / "native" / "date=2026-11-29"
+    directory.mkdir(parents=True)
+    (directory / "part-1-00000000000a-0.jsonl").write_bytes(body_line(PUB))
+    left = directory / ".part-1-00000000000b-0.jsonl.inprogress"
+    left.write_bytes(body_line(PUB))
+    for where in ("landing", "landing/native/date=*"):
+        code, _, err = mqtrace(*before, where)
+        assert (code, err.count("\n")) == (0, 1)
+        assert f"not read: {where.partition('*')[0]}" in err.replace(f"{tmp_path}/", "")
+        assert err.endswith(
+            f"{left.name}, left open by a process that was killed; the next writer to this landing finishes it\n"
+        )
+    with left.open("rb") as written:
+        assert claim(written)
+        assert mqtrace(*before, "landing")[2] == ""
 
 
 def test_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):

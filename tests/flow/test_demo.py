@@ -65,6 +65,7 @@ def test_report_is_written_to_the_named_directory(run: tuple[subprocess.Complete
     assert {"result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts"} <= names
     assert list((out / "landing").rglob("part-*.parquet"))
     assert (out / "otlp" / "traces.jsonl").stat().st_size > 0
+    assert "The demo seeded faults in this run" in (out / "report" / "report.html").read_text(encoding="utf-8")
     result = json.loads((out / "report" / "result.json").read_text(encoding="utf-8"))
     assert (result["verdict"], result["conservation"]["holds"]) == ("FAIL", True)
 
