@@ -6,6 +6,8 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,16 +21,19 @@ _INTERPRETERS: Final = ("_interpreters", "_xxsubinterpreters")
 
 
 def refuse_subinterpreter() -> None:
-    """Raise ``SubinterpreterError`` outside the main interpreter: threads would be refused there, or outlive it."""
+    """Raise ``SubinterpreterError`` outside the main interpreter."""
+    if not _is_main_interpreter():
+        raise SubinterpreterError
+
+
+@cache
+def _is_main_interpreter() -> bool:
     for name in _INTERPRETERS:
-        try:
+        with suppress(ImportError):
             interpreters = import_module(name)
-        except ImportError:
-            continue
-        # An id alone before 3.13, a pair with the id first since.
-        if interpreters.get_current() != interpreters.get_main():
-            raise SubinterpreterError
-        return
+            # An id alone before 3.13, a pair with the id first since.
+            return bool(interpreters.get_current() == interpreters.get_main())
+    return True
 
 
 # -- forked children --------------------------------------------------------------------------------------------
@@ -106,12 +111,14 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def ensure_running(self) -> bool:
-        """Start the thread unless it lives; return ``False`` when there can be none.
+        """Start the thread unless it lives; return ``False`` when there can be none, and the caller has to do the work.
 
-        Python refuses to start threads while it shuts down, and then the caller has to do the work.
+        Python refuses threads while it shuts down; in a subinterpreter, which must not end before them, we start none.
         """
         if self.running:
             return True
+        if not _is_main_interpreter():
+            return False
         if not self._starting.acquire(blocking=False):
             return True  # another thread is starting it; waiting here could hold up the application
         try:

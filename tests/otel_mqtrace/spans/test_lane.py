@@ -223,12 +223,14 @@ def test_worker_is_started_again_when_it_has_ended_and_not_before():
 
 
 def test_subinterpreter_is_refused_with_the_fix(capfd):
-    """Its threads would be refused, or outlive it; mod_wsgi makes one for each application unless told otherwise."""
+    """Its threads are refused, or crash it at its end; mod_wsgi makes one for each application unless told otherwise."""
     interpreters = pytest.importorskip("_xxsubinterpreters", reason="this Python has another door to subinterpreters")
     other = interpreters.create(isolated=False)
     code = """
     from otel_mqtrace._errors import SubinterpreterError
+    from otel_mqtrace._workers import Worker
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+    assert not Worker("leaders", None).ensure_running()
     try:
         MqTraceSpanProcessor()
     except SubinterpreterError as refusal:
