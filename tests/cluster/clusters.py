@@ -3,12 +3,10 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -19,7 +17,7 @@ from pyarrow.fs import AzureFileSystem
 from spark_jobs.java import find_java
 from tests.peers.go_build import GoProgram, built
 from tests.peers.maven import jars_of
-from tests.peers.peer import PeerUnavailableError, free_ports, peers_cache, until
+from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, peers_cache
 
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTS_WITHIN_S = 240
@@ -46,26 +44,26 @@ def standalone(logs: Path, environment: dict[str, str], *, hidden: Path | None =
     deploy = "org.apache.spark.deploy"
     with ExitStack() as running:
         arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        master = running.enter_context(
-            _process(logs / "master.log", environment, *_SPARK_CLASS, f"{deploy}.master.Master", *arguments)
-        )
-        address = _match_log(master, r"Starting Spark master at (spark://\S+)")
+        log, starting = logs / "master.log", r"Starting Spark master at (spark://\S+)"
+        command = (*_SPARK_CLASS, f"{deploy}.master.Master", *arguments)
+        running.enter_context(_server(log, environment, *command, ready=_says(log, starting)))
+        address = re.search(starting, log.read_text())[1]
         for number in (1, 2):
             work = logs / f"worker-{number}"
             (work / "tmp").mkdir(parents=True)
             own = (*arguments, "--cores", "1", "--memory", "4g", "--work-dir", str(work), address)
             command = (*(without(hidden) if hidden else ()), *_SPARK_CLASS, f"{deploy}.worker.Worker", *own)
             there = {**environment, "TMPDIR": str(work / "tmp"), "SPARK_LOCAL_DIRS": str(work / "tmp")}
-            worker = running.enter_context(_process(logs / f"{number}.log", there, *command))
-            _match_log(worker, r"(Successfully registered with master)")
+            log = logs / f"{number}.log"
+            registered = _says(log, "Successfully registered with master")
+            running.enter_context(_server(log, there, *command, ready=registered))
         yield address
 
 
 @contextmanager
 def connect_server(logs: Path, environment: dict[str, str]) -> Iterator[str]:
     """Give a Spark Connect server on two threads: its ``sc://`` address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -77,8 +75,8 @@ def connect_server(logs: Path, environment: dict[str, str]) -> Iterator[str]:
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     arguments = ("--class", server, "--master", "local[2]", *options, "spark-internal")
     submit = (*_SPARK_CLASS, "org.apache.spark.deploy.SparkSubmit", *arguments)
-    with _process(logs / "connect.log", environment, *submit) as server:
-        _match_log(server, r"(Spark Connect server started)")
+    log = logs / "connect.log"
+    with _server(log, environment, *submit, ready=_says(log, "Spark Connect server started")):
         yield f"sc://127.0.0.1:{port}"
 
 
@@ -115,11 +113,10 @@ def hdfs(logs: Path) -> Iterator[TestStore]:
     home.mkdir()
     ports = ("-nomr", "-format", "-nnport", str(rpc), "-nnhttpport", str(http), "-D", "dfs.replication=1")
     main = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
-    with _process(
-        home / "hdfs.log", spark_environment(), *_java(jars_of(HADOOP / "hadoop.xml", "hadoop")), main, *ports
-    ):
-        ready = f"http://127.0.0.1:{http}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
-        _answers(Request(ready, method="PUT"), home / "hdfs.log")  # once a DataNode has registered
+    command = (*_java(jars_of(HADOOP / "hadoop.xml", "hadoop")), main, *ports)
+    created = f"http://127.0.0.1:{http}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
+    ready = _answers(Request(created, method="PUT"))  # once a DataNode has registered
+    with _server(home / "hdfs.log", spark_environment(), *command, ready=ready):
         settings = {"fs.defaultFS": f"hdfs://127.0.0.1:{rpc}", "dfs.namenode.http-address": f"127.0.0.1:{http}"}
         yield TestStore(f"hdfs://127.0.0.1:{rpc}/traces", settings)
 
@@ -148,8 +145,8 @@ def secure_hdfs(logs: Path) -> Iterator[dict[str, str]]:
     store = ("-keystore", keystore["location"], "-storepass", keystore["password"])
     subprocess.run([*keytool, *store], check=True, capture_output=True, timeout=STARTS_WITHIN_S)
     program = (*_java(f"{home}{os.pathsep}{jars}"), str(HADOOP / "SecureHdfs.java"), str(home))
-    with _process(home / "secure.log", spark_environment(), *program) as running:
-        _match_log(running, r"(HDFS is up)")
+    log = home / "secure.log"
+    with _server(log, spark_environment(), *program, ready=_says(log, "HDFS is up")):
         krb5 = str(home / "krb5.conf")
         user = {
             "HADOOP_CONF_DIR": str(home),
@@ -174,10 +171,8 @@ def viewfs(logs: Path) -> Iterator[TestStore]:
 def s3(logs: Path) -> Iterator[TestStore]:
     """Give an S3 server over HTTP, moto's, in a process of its own, and a bucket in it."""
     (port,) = free_ports(1)
-    with _process(
-        logs / "s3.log", dict(os.environ), sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)
-    ):
-        _answers(f"http://127.0.0.1:{port}/", logs / "s3.log")
+    command = (sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port))
+    with _server(logs / "s3.log", {}, *command, ready=_answers(f"http://127.0.0.1:{port}/")):
         with urlopen(Request(f"http://127.0.0.1:{port}/traces", method="PUT"), timeout=STARTS_WITHIN_S):
             pass
         settings = {
@@ -205,8 +200,8 @@ def azure(logs: Path) -> Iterator[TestStore]:
     )
     where = ("--blobHost", "127.0.0.1", "--blobPort", str(port))
     program = str(_npm_program("azurite", _AZURITE, "azurite-blob"))
-    with _process(logs / "azure.log", dict(os.environ), program, *own, *where) as running:
-        _match_log(running, r"(successfully listens)")
+    log = logs / "azure.log"
+    with _server(log, {}, program, *own, *where, ready=_says(log, "successfully listens")):
         address = f"127.0.0.1:{port}"
         host = f"{_AZURE_ACCOUNT}.dfs.core.windows.net"
         authorities = dict.fromkeys(("blob_storage_authority", "dfs_storage_authority"), address)
@@ -225,11 +220,9 @@ def gcs(logs: Path) -> Iterator[TestStore]:
     (port,) = free_ports(1)
     where = ("-scheme", "http", "-host", "127.0.0.1", "-port", str(port))
     program = GoProgram("gcs", HADOOP.parent / "gcs", _GCS, _GCS)
-    log = logs / "gcs.log"
-    with _process(log, dict(os.environ), str(built(program)), "-backend", "memory", *where):
-        url = f"http://127.0.0.1:{port}"
-        bucket = Request(f"{url}/storage/v1/b", b'{"name": "traces"}', {"Content-Type": "application/json"})
-        _answers(bucket, log)
+    url = f"http://127.0.0.1:{port}"
+    bucket = Request(f"{url}/storage/v1/b", b'{"name": "traces"}', {"Content-Type": "application/json"})
+    with _server(logs / "gcs.log", {}, str(built(program)), "-backend", "memory", *where, ready=_answers(bucket)):
         yield TestStore("gs://traces/in", {"fs.gs.storage.root.url": url, "fs.gs.auth.type": "UNAUTHENTICATED"})
 
 
@@ -251,8 +244,8 @@ def yarn(logs: Path, configuration: Path) -> Iterator[None]:
     home.mkdir()
     program = (str(HADOOP / "Yarn.java"), str(configuration / "yarn-site.xml"))
     command = (*_java(jars_of(HADOOP / "hadoop.xml", "hadoop")), *program)
-    with _process(home / "yarn.log", spark_environment(), *command) as running:
-        _match_log(running, r"(YARN is up)")
+    log = home / "yarn.log"
+    with _server(log, spark_environment(), *command, ready=_says(log, "YARN is up")):
         yield
 
 
@@ -270,48 +263,19 @@ def _java(jars: str | Path) -> tuple[str, ...]:
     return (str(find_java().path / "bin" / "java"), "-Xmx512m", *_OPENED, "-cp", f"{jars}/*")
 
 
-def _answers(url: str | Request, log: Path) -> None:
-    """Wait until a server answers; what its log says instead is the error."""
-
-    def is_up() -> bool:
-        with suppress(OSError), urlopen(url, timeout=10):
-            return True
-        return False
-
-    if not until(is_up, bool, patience_s=STARTS_WITHIN_S):
-        raise AssertionError(f"{log.name}: {log.read_text(errors='replace')[-2000:]}")
-
-
 @contextmanager
-def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    with log.open("wb") as written:
-        started = subprocess.Popen(
-            words,
-            stdout=written,
-            stderr=written,
-            env=environment,
-            cwd=log.parent,  # Python finds what lies in its own directory
-        )
+def _server(log: Path, environment: Mapping[str, str], *words: str, ready: Callable[[], bool]) -> Iterator[None]:
+    server = ServerProcess(log.stem, log, log.parent)  # Python finds what lies in its own directory
+    server.start(words, environment, ready)
     try:
-        yield started, log
+        yield
     finally:
-        started.terminate()
-        try:
-            started.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
+        server.stop()
 
 
-def _match_log(running: tuple[subprocess.Popen[bytes], Path], pattern: str) -> str:
-    """Wait until a log says it; what it said instead is the error."""
-    process, log = running
-    deadline = time.monotonic() + STARTS_WITHIN_S
-    while time.monotonic() < deadline:
-        match = re.search(pattern, log.read_text(errors="replace"))
-        if match:
-            return match[1]
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.1)
-            break  # it ended
-    raise AssertionError(f"{log.name} never said {pattern}: {log.read_text(errors='replace')[-2000:]}")
+def _says(log: Path, pattern: str) -> Callable[[], bool]:
+    return lambda: re.search(pattern, log.read_text(errors="replace")) is not None
+
+
+def _answers(url: str | Request) -> Callable[[], bool]:
+    return lambda: urlopen(url, timeout=10).close() is None

@@ -1,7 +1,6 @@
 """`mqtrace reconcile` and `mqtrace graph` as a user calls them: exit codes, one line per error, what is printed and written."""
 
 import json
-import resource
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing import manifest_path, native_directory
 from spark_jobs.commands import parse_settings, repeat_options
-from spark_jobs.report import files
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl")]
@@ -101,21 +99,13 @@ def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, comma
     assert [*landing.rglob("*")] == [native_directory(landing), manifest_path(landing)]
 
 
-@pytest.mark.parametrize("profile", ["mqtrace", "java-agent"])
-def test_printed_policy_reads_back_to_the_same_text(capsys, tmp_path, profile):
-    changed, printed = tmp_path / "changed.toml", tmp_path / "printed.toml"
-    changed.write_text('[fields.tags]\nseverity = "ignore"\n')
-    options = ["reconcile", "--print-policy", "--profile", profile, "--native-writer", "rocketmq-5.3.3"]
-    assert main([*options, "--policy", str(changed), "--grace", "5m"]) == 0
+def test_printed_policy_has_its_options_but_no_tolerance_that_depends_on_the_input(capsys, tmp_path):
+    (tmp_path / "changed.toml").write_text('[fields.tags]\nseverity = "ignore"\n')
+    options = ["--native-writer", "rocketmq-5.3.3", "--policy", str(tmp_path / "changed.toml"), "--grace", "5m"]
+    assert main(["reconcile", "--print-policy", "--profile", "mqtrace", *options]) == 0
     text = capsys.readouterr().out
-    assert text.startswith(f'# --profile {profile} --native-writer rocketmq-5.3.3\ngrace = "5m"')
+    assert text.startswith('# --profile mqtrace --native-writer rocketmq-5.3.3\ngrace = "5m"')
     assert '[fields.tags]\nseverity = "ignore"' in text
-    printed.write_text(text)
-    assert main([*options, "--policy", str(printed)]) == 0
-    assert capsys.readouterr().out == text
-
-
-def test_printed_policy_leaves_out_tolerances_that_depend_on_the_input(capsys):
     assert main(["reconcile", "--print-policy"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("# --profile auto --native-writer auto\n")
@@ -174,23 +164,6 @@ def lossy(tmp_path):
     lines = (DUAL / "native.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "native.jsonl").write_text("".join(lines[:6] + lines[7:]))
     return str(tmp_path / "native.jsonl")
-
-
-@pytest.mark.parametrize("earlier", [[], SIDES])
-def test_run_whose_reports_cannot_be_written_leaves_what_was_there(capsys, lossy, tmp_path, monkeypatch, earlier):
-    out = tmp_path / "out"
-    options = ["--out", str(out), "--history", str(tmp_path / "history"), *AGENT]
-    assert main(["reconcile", *earlier, *options]) == (0 if earlier else 2)
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    monkeypatch.setattr(files, "render_summary", lambda _: "x" * 2_000_000)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))  # a disk with room for the verdicts
-    try:
-        assert main(["reconcile", "--native", lossy, *SIDES[2:], *options]) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "cannot write the report into" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_loss_is_exit_1_unless_the_policy_tolerates_it_and_json_prints_the_result_only(capsys, lossy, tmp_path):

@@ -186,34 +186,13 @@ def gates() -> tuple[Gate, ...]:
 
 
 def groups() -> tuple[Group, ...]:
-    def latency(count: int, *values: float) -> Latency:
-        return Latency(count=count, **dict(zip(("p50", "p95", "p99", "max"), values, strict=True)))
-
+    billing = rows_of(Latency, "count p50 p95 p99 max", (2012, 48, 410.5, 1210, 9_800), (2012, 12, 88, 240, 800))
+    warehouse = rows_of(Latency, "count p50 p95 p99 max", (1998, 3, 9, 31, 88), (1998, 10, 71, 180, 640))
     return rows_of(
         Group,
         "topic group messages deliveries failures redeliveries unmatched process queue",
-        (
-            "OrderTopic",
-            "billing",
-            1990,
-            2012,
-            22,
-            22,
-            14,
-            latency(2012, 48, 410.5, 1210, 9_800),
-            latency(2012, 12, 88, 240, 800),
-        ),
-        (
-            "OrderTopic",
-            "warehouse",
-            1988,
-            1998,
-            10,
-            10,
-            11,
-            latency(1998, 3, 9, 31, 88),
-            latency(1998, 10, 71, 180, 640),
-        ),
+        ("OrderTopic", "billing", 1990, 2012, 22, 22, 14, *billing),
+        ("OrderTopic", "warehouse", 1988, 1998, 10, 10, 11, *warehouse),
         ("退款-🧾", "audit", 0, 0, 0, 0, 0, Latency(), Latency()),
     )
 
@@ -318,48 +297,18 @@ def graph() -> Graph:
     )
 
 
-def measured(msg_id: str) -> dict[str, Any]:
-    """Return all of it by the names of a ``Result``; ``msg_id`` is the message that is told in full."""
-    return {
-        "latency": latency(),
-        "slowest": slowest(msg_id),
-        "timelines": timelines(msg_id),
-        "topics": topics(),
-        "instances": instances(),
-        "instances_left_off": 3,
-        "arrival": {"native": curved(20, 90_000, 9_000)},
-        "ageing": {"PENDING": {"under 1 min": 4}, "IN_FLIGHT": {"1 to 5 min": 2, "5 to 15 min": 1}},
-        "timing": {"on_time": 5890, "late_native": 60, "no_time": 26},
-        "trend": trend(),
-        "graph": graph(),
-    }
-
-
 def result(**changes: Any) -> Result:
     """Return a run that failed, with something in every section; ``changes`` replace whole attributes."""
-    native = SideInputs(
-        sources=("landing/native",),
-        layouts=("landing-jsonl",),
-        records_read=9958,
-        malformed=2,
-        out_of_scope=4,
-        half_merged=3955,
-        exact_duplicates=5,
-        other_duplicates=1,
-        canonical_keys=5991,
-        truncated_tails=1,
-        last_event_ms=T0 + 1_800_000,
+    spans = ("otlp/traces.jsonl", "otlp/traces-2026-11-21T16-20-00.000.jsonl")
+    native, otlp = rows_of(
+        SideInputs,
+        "sources layouts records_read exploded malformed truncated_tails out_of_scope half_merged exact_duplicates "
+        "other_duplicates canonical_keys last_event_ms",
+        (("landing/native",), ("landing-jsonl",), 9958, 0, 2, 1, 4, 3955, 5, 1, 5991, T0 + 1_800_000),
+        (spans, ("collector-jsonl",), 5950, 64, 0, 0, 26, 0, 4, 0, 5984, T0 + 1_798_000),
     )
-    otlp = SideInputs(
-        sources=("otlp/traces.jsonl", "otlp/traces-2026-11-21T16-20-00.000.jsonl"),
-        layouts=("collector-jsonl",),
-        records_read=5950,
-        exploded=64,
-        out_of_scope=26,
-        exact_duplicates=4,
-        canonical_keys=5984,
-        last_event_ms=T0 + 1_798_000,
-    )
+    known = findings()
+    told = known[2].verdict["msg_id"]  # in full
     made = Result(
         verdict="FAIL",
         exit_code=1,
@@ -401,7 +350,7 @@ def result(**changes: Any) -> Result:
         },
         groups=groups(),
         timeline=timeline(),
-        samples=findings(),
+        samples=known,
         malformed=rows_of(
             MalformedSample,
             "side path line record_index field reason text",
@@ -411,6 +360,16 @@ def result(**changes: Any) -> Result:
         spark=SparkCost(jobs=14, stages=31, wall_seconds=21.4),
         versions={"otel-mqtrace": "0.1.0", "pyspark": "4.0.1", "python": "3.11.7"},
         duplicates={"exact": 8, "conflicting": 1},
-        **measured(findings()[2].verdict["msg_id"]),
+        latency=latency(),
+        slowest=slowest(told),
+        timelines=timelines(told),
+        topics=topics(),
+        instances=instances(),
+        instances_left_off=3,
+        arrival={"native": curved(20, 90_000, 9_000)},
+        ageing={"PENDING": {"under 1 min": 4}, "IN_FLIGHT": {"1 to 5 min": 2, "5 to 15 min": 1}},
+        timing={"on_time": 5890, "late_native": 60, "no_time": 26},
+        trend=trend(),
+        graph=graph(),
     )
     return replace(made, **changes)

@@ -8,7 +8,7 @@ import pytest
 
 from spark_jobs.policy.policy import read_policy
 from tests.spark_jobs.explain.explained_runs import explain_events
-from tests.support.events import START_MS, consumed, delivery, event, publish
+from tests.support.events import START_MS, agent, consumed, delivery, event, publish
 
 END_MS = 400_000
 HOST = "C0000202"
@@ -21,22 +21,14 @@ def uid(counter: int, *, at_ms: int = 0, process: str = "62BB60E53B93") -> str:
 def sent(counter: int, *, at_ms: int, traced: bool = True, process: str = "62BB60E53B93", **fields: Any) -> list:
     """Return both records of a send, or its span alone; its id is drawn when it starts."""
     msg_id = uid(counter, at_ms=at_ms, process=process)
-    span = _agent(publish("otlp", msg_id, at_ms=at_ms, service="shop", batch_size=1, id_source="own", **fields))
+    own = {"service": "shop", "batch_size": 1, "id_source": "own", **fields}
+    span = agent(publish("otlp", msg_id, at_ms=at_ms, **own), group_name=None)
     native = publish("native", msg_id, at_ms=at_ms, writer="rocketmq", batch_size=1, **fields)
     return [native, span] if traced else [span]
 
 
-def _agent(row: dict[str, Any]) -> dict[str, Any]:
-    unknown = ("attempt_id", "offset_msg_id", "retry_times", "region_id", "msg_type")
-    return {**row, **dict.fromkeys(unknown), "writer": "java-agent-new", "group_name": _group(row)}
-
-
-def _group(row: dict[str, Any]) -> str | None:
-    return row["group_name"] if row["kind"] == "consume" else None
-
-
 def taken(msg_id: str, *, group: str = "billing", at_ms: int, call: str | None = None, **fields: Any) -> dict:
-    row = _agent(consumed(msg_id, group=group, attempt=None, at_ms=at_ms, service="bill", batch_size=1))
+    row = agent(consumed(msg_id, group=group, attempt=None, at_ms=at_ms, service="bill", batch_size=1))
     return {**row, **({} if call is None else {"trace_id": call * 32, "span_id": call * 16}), **fields}
 
 
@@ -49,7 +41,8 @@ def ends() -> list:
 
 
 def _sequence() -> list:
-    one_way = _agent(publish("otlp", None, at_ms=5_100, cost_ms=5, service="shop", batch_size=1))
+    sent_off = publish("otlp", None, at_ms=5_100, cost_ms=5, service="shop", batch_size=1)
+    one_way = agent(sent_off, group_name=None)
     far = "0000000000F0"
     return [
         *(row for step in range(12) for row in sent(0x100 + 2 * step, at_ms=100 * step)),
@@ -219,7 +212,7 @@ def older_answers():
             taken(name, group=group, at_ms=at_ms),
         )
     ]
-    early = [_agent(publish("otlp", "EARLY", service="shop", batch_size=1))]
+    early = [agent(publish("otlp", "EARLY", service="shop", batch_size=1), group_name=None)]
     mute = [row for n in range(12) for row in sent(n * 2, at_ms=230_000 + n, traced=False, process="0000000000AA")]
     mute = [{**row, "service": "mute", "topic": "orders"} for row in mute]
     known = sent(9, at_ms=185_000)

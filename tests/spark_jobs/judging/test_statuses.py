@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.policy.policy import read_policy
-from tests.support.events import START_MS, before, both, consumed, delivery, publish
+from tests.support.events import START_MS, agent, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events
 
 HOUR_MS = 3_600_000
@@ -59,12 +59,6 @@ STORIES = {
         "MATCHED_NORMALISED",
     ),
 }
-
-
-def agent(row: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """Strip a span of what OpenTelemetry's Java agent does not write."""
-    unknown = ("attempt_id", "offset_msg_id", "retry_times", "region_id", "msg_type")
-    return {**row, **dict.fromkeys(unknown), "writer": "java-agent-new", **fields}
 
 
 AGENT_STORIES = {
