@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import yaml
 from tests.documents.stand_in import parsed
 from tests.peers.go_build import PROGRAMS
 from tests.peers.kafka.broker import VERSION
+from tests.support.programs import clean_environment, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -85,10 +85,8 @@ def test_landing_is_made_as_the_container_file_makes_it(tmp_path):
     (line,) = [words for name, words in _instructions() if name == "RUN" and words.startswith("mkdir")]
     landing = tmp_path / "landing"
     owner = f"{os.getuid()}:{os.getgid()}"
-    subprocess.run(
-        ["sh", "-ec", line.replace("/landing", str(landing)).replace("65532:65532", owner)], check=True, timeout=60
-    )
-    assert landing.is_dir()
+    done = run_program("sh", "-ec", line.replace("/landing", str(landing)).replace("65532:65532", owner))
+    assert (done.returncode, landing.is_dir()) == (0, True)
     assert ("USER", "65532:65532") in _instructions()
 
 
@@ -100,14 +98,11 @@ def test_forwarder_starts_as_in_its_container(tmp_path):
         words = [word.replace(place, ours) for word in words]
     (tmp_path / "in").mkdir()
     shutil.copy(ROOT / "tests/vectors/native/recorded/dual-app-4.9.8-dup.jsonl", tmp_path / "in")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
-    environment = {**clean, **SERVICES["forwarder"]["environment"], "OTEL_METRICS_EXPORTER": "none"}
+    environment = clean_environment(**{**SERVICES["forwarder"]["environment"], "OTEL_METRICS_EXPORTER": "none"})
     environment["XDG_STATE_HOME"] = str(tmp_path / "state")
-    programs = [str(Path(sys.executable).with_name(entrypoint[0])), *entrypoint[1:]]
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    done = subprocess.run(
-        [*programs, *words, "--once"], env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    program = Path(sys.executable).with_name(entrypoint[0])
+    done = run_program(program, *entrypoint[1:], *words, "--once", env=environment)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "out").rglob("part-*.jsonl"))
 
@@ -134,8 +129,6 @@ def test_systemd_understands_the_unit(tmp_path):
     text = (DEPLOY / "mqtrace-forward.service").read_text(encoding="utf-8")
     unit = tmp_path / "mqtrace-forward.service"
     unit.write_text(text.replace("/opt/mqtrace/bin/mqtrace", str(Path(sys.executable).with_name("mqtrace"))))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program("systemd-analyze", "verify", "--man=no", unit)
     assert [line for line in done.stderr.splitlines() if unit.name in line] == []
     assert done.returncode == 0, done.stderr

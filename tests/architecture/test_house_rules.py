@@ -4,8 +4,6 @@ import ast
 import importlib
 import pkgutil
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
@@ -14,6 +12,7 @@ import pytest
 from opentelemetry.semconv import _incubating, attributes
 
 from otel_mqtrace import semconv
+from tests.support.programs import run_python
 from tests.support.source_tree import PACKAGES, ROOT, all_files, line_count, name_of, shipped, tree_of
 
 TIME_AND_THREADS = {
@@ -287,6 +286,6 @@ FORBIDDEN = {
 def test_import_loads_no_heavy_module(module):
     names = FORBIDDEN[module]
     code = f"import sys, {module}; print(*(n for n in {names!r} if n in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = run_python(code, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []

@@ -27,6 +27,7 @@ from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.decode import PART_BYTES
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
 from tests.support.native_vectors import RECORDED, VECTORS, json_lines, recorded
+from tests.support.programs import MQTRACE
 
 LONG = PUB.replace(b"[bold]", b"x" * 8_000)
 
@@ -328,13 +329,7 @@ def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
 def test_terminal_shows_the_progress_of_a_large_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a long path is cut off
     Path("large").write_bytes(PUB.replace(b"OFF", b"7" * PART_BYTES) * (2 + LARGE_BYTES // PART_BYTES))
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from otel_mqtrace.cli import main; sys.exit(main())",
-        "decode",
-        "large",
-    ]
+    command = [*MQTRACE, "decode", "large"]
     master, terminal = os.openpty()
     with (tmp_path / "records").open("wb") as records:
         process = subprocess.Popen(command, stdout=records, stderr=terminal)

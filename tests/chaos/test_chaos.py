@@ -1,10 +1,7 @@
 """A processor, two exporters, and faults drawn from a seed; after each one the books must balance."""
 
-import os
 import random
 import secrets
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass, field
 
@@ -13,11 +10,11 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from otel_mqtrace._clock import MonotonicNs, SystemClock, WallNs
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import span
+from tests.support.programs import run_in_child, run_python
 from tests.support.source_tree import ROOT
 
 HANG_S = 30.0  # far beyond every deadline of a storm: the storm releases a hanging exporter, never this timeout
 FLUSH_MS = 2_000
-CHILD_FAILED = 86
 
 
 class Jumping:
@@ -146,18 +143,15 @@ class Storm:
 
     def fork(self):
         """A child has books of its own, and no part of its parent's queue."""
-        pid = os.fork()
-        if not pid:
-            try:
-                self.processor.on_end(span("of the child"))
-                assert self.processor.force_flush(FLUSH_MS * 5)
-                for exporter in self.exporters:
-                    assert exporter.taken == ["of the child"], exporter.taken
-                self.balanced(offered=1)
-            except BaseException:  # noqa: BLE001 - a child must never run on into its parent's tests
-                os._exit(CHILD_FAILED)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the counts of the child do not balance"
+
+        def export_one():
+            self.processor.on_end(span("of the child"))
+            assert self.processor.force_flush(FLUSH_MS * 5)
+            for exporter in self.exporters:
+                assert exporter.taken == ["of the child"], exporter.taken
+            self.balanced(offered=1)
+
+        assert run_in_child(export_one) == 0, "the counts of the child do not balance"
 
     def check(self):
         self.balanced(offered=self.offered)
@@ -205,14 +199,7 @@ for seed in map(int, sys.argv[1:]):
 
 def test_accounts_balance_in_storms():
     seeds = [*ONCE_FAILED, *range(4), *(secrets.randbits(32) for _ in range(FRESH))]
-    done = subprocess.run(
-        [sys.executable, "-c", _STORMS, *map(str, seeds)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_python(_STORMS, *seeds, cwd=ROOT, timeout_s=300)
     begun = done.stdout.split()
     assert done.returncode == 0, f"add {begun[-1:]} to ONCE_FAILED: {done.stderr}"
     assert begun == [str(seed) for seed in seeds]

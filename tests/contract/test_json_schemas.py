@@ -1,7 +1,6 @@
 """Real outputs conform to the shipped JSON Schemas, which are closed."""
 
 import json
-import subprocess
 import sys
 from importlib.resources import files
 
@@ -14,6 +13,7 @@ from otel_mqtrace.wire.native import decode_body, explode
 from spark_jobs import inspect
 from tests.support.archives import ID, T0, answer_of, consume, end, landed, pub, recall, recorded_messages
 from tests.support.native_vectors import RECORDED_FILES
+from tests.support.programs import run_program
 from tests.support.results import result
 from tests.support.source_tree import ROOT
 
@@ -59,9 +59,7 @@ def test_result_of_a_recorded_application_fits(folder, tmp_path):
     """What `mqtrace reconcile` writes, and `inspect --json` of both sides."""
     sides = ["--native", folder / "native.jsonl", "--otlp", folder / "otlp.jsonl"]
     words = ["reconcile", *sides, "--out", tmp_path, "--engine", "local", "--complete"]
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_jobs", *words], capture_output=True, text=True, check=False, timeout=120, cwd=ROOT
-    )
+    done = run_program(sys.executable, "-m", "spark_jobs", *words, cwd=ROOT)
     document = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert document["exit_code"] == done.returncode
     assert faults("result", document) == []

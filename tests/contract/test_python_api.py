@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import subprocess
 import sys
 from importlib.metadata import entry_points
 
@@ -11,6 +10,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 
 import otel_mqtrace
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
+from tests.support.programs import run_program
 
 
 def test_public_names():
@@ -65,10 +65,8 @@ reveal_type(handle_later)
 def test_type_checker_sees_what_process_returns(tmp_path):
     """A decorator without types would make every handler of a strict application untyped."""
     (tmp_path / "application.py").write_text(APPLICATION)
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
-    done = subprocess.run(
-        [*command, tmp_path / "application.py"], capture_output=True, text=True, timeout=120, check=False
-    )
+    options = "--strict", "--follow-imports=silent", f"--cache-dir={tmp_path}"
+    done = run_program(sys.executable, "-m", "mypy", *options, tmp_path / "application.py")
     assert done.returncode == 0, done.stdout
     assert re.findall(r'Revealed type is "(.*)"', done.stdout) == [
         "otel_mqtrace.hooks.outcome.Handling",

@@ -1,7 +1,6 @@
 """Applications in processes of their own: unchanged, or with packages named like ours, they are traced in both formats."""
 
 import os
-import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -14,6 +13,7 @@ from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
 from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.programs import clean_environment, run_program, run_python
 from tests.support.source_tree import ROOT
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -43,13 +43,6 @@ def kafka():
         yield broker
 
 
-def _run(*command, cwd, **environment):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
-    return subprocess.run(
-        command, env={**clean, **environment}, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def _trace_records(kafka):
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"})
     consumer.assign([TopicPartition(TRACE_TOPIC, 0, 0)])
@@ -62,9 +55,7 @@ def _trace_records(kafka):
 def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
     (tmp_path / "application.py").write_text(APPLICATION)
     launcher = Path(sys.executable).with_name("opentelemetry-instrument")
-    done = _run(
-        *(launcher, sys.executable, "application.py"),
-        cwd=tmp_path,
+    environment = clean_environment(
         APPLICATION_SERVERS=kafka.bootstrap_servers,
         OTEL_TRACES_EXPORTER="console",
         OTEL_METRICS_EXPORTER="none",
@@ -72,6 +63,7 @@ def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
         OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="confluent_kafka",
         OTEL_SERVICE_NAME="shop",
     )
+    done = run_program(launcher, sys.executable, "application.py", cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     records = {(record.trace_type, record.beans[0].msg_id): record.group_name for record in _trace_records(kafka)}
@@ -88,24 +80,24 @@ def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
 
 @pytest.fixture
 def packages(tmp_path):
-    """A directory with packages named as ours; it comes first, as it does for every script, ours behind it."""
+    """The environment of a directory with packages named as ours; it comes first, as for every script, ours behind it."""
     for name in ("bridge", "spark_jobs"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"MINE = {name!r}\n", encoding="utf-8")
-    return {"cwd": tmp_path, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    return clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
 
 
 def test_application_with_its_own_bridge_keeps_both_formats(kafka, packages, tmp_path):
     with OtlpReceiver() as receiver:
-        done = _run(
-            *(sys.executable, "-c", INSTRUMENTED),
+        environment = {
             **packages,
-            APPLICATION_SERVERS=kafka.bootstrap_servers,
-            MQTRACE_EXPORTERS="mqtrace_native_file,mqtrace_otlp",
-            MQTRACE_LANDING_DIR=str(tmp_path / "landing"),
-            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
-            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
-        )
+            "APPLICATION_SERVERS": kafka.bootstrap_servers,
+            "MQTRACE_EXPORTERS": "mqtrace_native_file,mqtrace_otlp",
+            "MQTRACE_LANDING_DIR": str(tmp_path / "landing"),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+        done = run_python(INSTRUMENTED, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stderr
         assert "mqtrace" not in done.stderr
         assert done.stdout.splitlines()[-1] == "bridge spark_jobs"
@@ -119,7 +111,7 @@ def test_command_names_the_package_that_shadows_ours(packages, tmp_path):
         "import sys; sys.meta_path[:] = [each for each in sys.meta_path if 'editable' not in str(each)];"
         "from otel_mqtrace.cli import main; sys.exit(main(['decode', 'x']))"
     )
-    done = _run(sys.executable, "-c", console_script, **packages)
+    done = run_python(console_script, cwd=tmp_path, env=packages)
     assert done.returncode == 2
     assert f"the package 'bridge' at {tmp_path / 'bridge'} shadows the one of otel-mqtrace" in done.stderr
     assert done.stderr.count("\n") == 1

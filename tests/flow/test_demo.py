@@ -2,13 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from otel_mqtrace.cli import main
+from tests.support.programs import MQTRACE, run_program
 from tests.support.source_tree import ROOT
 
 MESSAGES = 500
@@ -19,33 +17,21 @@ QUICKSTART = ("--messages", str(MESSAGES), "--seed", "7", "--out", "mqtrace-demo
 ENVIRONMENT = {**os.environ, "MQTRACE_ENABLED": "false", "MQTRACE_TOPIC_EXCLUDE": "*", "OTEL_SDK_DISABLED": "true"}
 
 
-def demo(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    script = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
-    return subprocess.run(
-        [sys.executable, "-c", script, "demo", *options],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demo")
-    return demo(*QUICKSTART, cwd=directory), directory / "mqtrace-demo"
+    done = run_program(*MQTRACE, "demo", *QUICKSTART, cwd=directory, env=ENVIRONMENT, timeout_s=300)
+    return done, directory / "mqtrace-demo"
 
 
-def test_command_is_the_one_of_the_quickstart() -> None:
+def test_command_is_the_one_of_the_quickstart():
     """Which its reader starts; the documents' own test reads its options only."""
     lines = (ROOT / "docs" / "quickstart.md").read_text("utf-8").splitlines()
     assert " ".join(("mqtrace demo", *QUICKSTART)) in lines
 
 
 @pytest.mark.spark
-def test_every_seeded_fault_is_found_and_nothing_else(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+def test_every_seeded_fault_is_found_and_nothing_else(run):
     done, out = run
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line for line in done.stderr.splitlines() if not line.startswith("mqtrace demo: ")] == []
@@ -59,7 +45,7 @@ def test_every_seeded_fault_is_found_and_nothing_else(run: tuple[subprocess.Comp
 
 
 @pytest.mark.spark
-def test_report_is_written_to_the_named_directory(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+def test_report_is_written_to_the_named_directory(run):
     _, out = run
     names = {path.name for path in (out / "report").iterdir()}
     assert {"result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts"} <= names
@@ -71,9 +57,7 @@ def test_report_is_written_to_the_named_directory(run: tuple[subprocess.Complete
 
 
 @pytest.mark.parametrize(("messages", "message"), [("100", "--out"), ("99", "or equal to 100")])
-def test_foreign_directory_or_too_few_messages_is_one_line_and_exit_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], messages: str, message: str
-) -> None:
+def test_foreign_directory_or_too_few_messages_is_one_line_and_exit_2(tmp_path, capsys, messages, message):
     (tmp_path / "thesis.txt").write_text("mine")
     assert main(["demo", "--out", str(tmp_path), "--messages", messages]) == 2
     err = capsys.readouterr().err

@@ -2,9 +2,6 @@
 
 import asyncio
 import inspect
-import os
-import subprocess
-import sys
 import textwrap
 from itertools import count
 
@@ -18,6 +15,7 @@ from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
 from otel_mqtrace.testing.embedded import EmbeddedKafka
+from tests.support.programs import run_python
 
 PATIENCE_S = 30
 _numbers = count(1)
@@ -37,15 +35,8 @@ def pytest_pyfunc_call(pyfuncitem):
 def run_code():
     """Run a program in a process of its own; return what it printed, once it has ended well and said nothing else."""
 
-    def run(code, *arguments, **environment):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(code, *arguments):
+        done = run_python(textwrap.dedent(code), *arguments)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 

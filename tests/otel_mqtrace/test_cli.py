@@ -13,6 +13,7 @@ from otel_mqtrace import cli
 from otel_mqtrace._command_tree import COMMAND_GROUP, run
 from otel_mqtrace._errors import MqTraceError, UsageError
 from tests.support.native_vectors import RECORDED
+from tests.support.programs import MQTRACE, run_program, run_python
 
 
 def _points(*names):
@@ -20,18 +21,6 @@ def _points(*names):
 
 
 _BROKEN = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
-_MAIN = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
-
-
-def _mqtrace(*arguments, code=_MAIN, **options):
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **options,
-    )
 
 
 @pytest.mark.parametrize(
@@ -190,9 +179,8 @@ def test_command_whose_stderr_cannot_be_written_keeps_its_exit_code(tmp_path, st
     file = tmp_path / "records.jsonl"
     if typed is not None:
         file.write_text(typed + "\n")
-    shell = ["sh", "-c", f'exec "$0" "$@" {stderr}', sys.executable, "-c", _MAIN, "encode", str(file)]
-    done = subprocess.run(shell, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (code, b"")
+    done = run_program("sh", "-c", f'exec "$0" "$@" {stderr}', *MQTRACE, "encode", file)
+    assert (done.returncode, done.stdout) == (code, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
@@ -202,8 +190,9 @@ def test_full_standard_output_is_one_line(arguments, buffered):
     words = [str(RECORDED / "rocketmq-4.9.8.jsonl") if word == "FILE" else word for word in arguments.split()]
     environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
     with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, "-c", _MAIN, *words]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60, check=False)
+        done = subprocess.run(
+            [*MQTRACE, *words], stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60, check=False
+        )
     assert done.stderr == b"mqtrace: error: cannot write to standard output: no space left on device\n"
     assert done.returncode == 2
 
@@ -213,14 +202,14 @@ def test_removed_working_directory_is_named(tmp_path):
         "import os, sys; from otel_mqtrace.cli import main; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone');"
     )
     call = "sys.exit(main(['reconcile', '--native', '/a', '--otlp', '/a', '--out', 'o', '--history', 'h']))"
-    done = _mqtrace(code=f"{start} {call}", cwd=tmp_path)
+    done = run_python(f"{start} {call}", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.endswith("; the working directory was removed: change to another\n")
 
 
 def test_missing_typer_is_reported_with_the_extra(tmp_path):
     (tmp_path / "typer.py").write_text("raise ImportError('not installed')\n")
-    done = _mqtrace("decode", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    done = run_program(*MQTRACE, "decode", env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2
     assert done.stderr == "mqtrace: error: the mqtrace command needs the 'cli' extra: pip install 'otel-mqtrace[cli]'\n"
 
@@ -243,7 +232,8 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
 )
 def test_command_without_its_extra_reports_it(tmp_path, module, arguments, extra):
     (tmp_path / "body.bin").write_bytes(_ONE_SPAN if arguments[0] == "inspect" else b"")
-    done = _mqtrace(*arguments, code=f"import sys; sys.modules[{module!r}] = None; {_MAIN}", cwd=tmp_path)
+    program, option, code = MQTRACE
+    done = run_program(program, option, f"import sys; sys.modules[{module!r}] = None; {code}", *arguments, cwd=tmp_path)
     message = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'"
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("mqtrace: error: ")
@@ -294,7 +284,7 @@ sys.meta_path.insert(0, Interrupting())
 )
 def test_signal_outside_the_command_is_one_line(when, number, code):
     program = f"{when.replace('NUMBER', number)}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = run_python(program)
     assert (done.returncode, done.stderr) == (code, "mqtrace: interrupted\n")
 
 
@@ -308,8 +298,7 @@ def test_version_is_that_of_the_distribution(arguments, capsys):
 @pytest.mark.parametrize("arguments", ["-V", "dialects"])
 def test_closed_standard_output_is_an_error(arguments, closed):
     program = "import sys; from otel_mqtrace._program import start; sys.exit(start())"
-    shell = ["/bin/sh", "-c", f'"$0" -c "$1" {arguments} {closed}', sys.executable, program]
-    done = subprocess.run(shell, capture_output=True, check=False)
-    line = b"mqtrace: error: cannot write to standard output: bad file descriptor\n"
+    done = run_program("/bin/sh", "-c", f'"$0" -c "$1" {arguments} {closed}', sys.executable, program)
+    line = "mqtrace: error: cannot write to standard output: bad file descriptor\n"
     assert done.returncode == (2 if closed != "2>&-" else 0)
-    assert done.stderr == (b"" if "2>&-" in closed else line)
+    assert done.stderr == ("" if "2>&-" in closed else line)

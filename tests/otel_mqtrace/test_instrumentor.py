@@ -2,8 +2,6 @@
 
 import base64
 import logging
-import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, TimeoutError  # noqa: A004 - a class of its own in Python 3.10
 from contextlib import suppress
@@ -27,6 +25,7 @@ from otel_mqtrace.instrumentor import ClientInstrumentor
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.landings import landed_lines
 from tests.support.opentelemetry_release import needs_sdk
+from tests.support.programs import MQTRACE, clean_environment, run_program, run_python
 
 
 @pytest.fixture
@@ -178,12 +177,6 @@ def test_option_of_a_wrong_type_is_one_warning(instrumentor, caplog, monkeypatch
     assert instrumentor.unrecorded == before
 
 
-def _run(*command, **environment):
-    ours = ("MQTRACE_", "OTEL_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True, check=True, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -210,7 +203,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 from otel_mqtrace import MqTraceInstrumentor
 MqTraceInstrumentor().instrument()
 """
-    done = _run(sys.executable, "-c", program)
+    done = run_python(program, env=clean_environment())
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -226,15 +219,14 @@ from opentelemetry import propagate
 print(MqTraceInstrumentor().is_instrumented_by_opentelemetry, os.environ["OTEL_PROPAGATORS"])
 print(*sorted(propagate.get_global_textmap().fields))
 """
-    done = _run(sys.executable, "-c", program, OTEL_PROPAGATORS="b4")
+    done = run_python(program, env=clean_environment(OTEL_PROPAGATORS="b4"))
     assert done.stdout == "True b4\nbaggage traceparent tracestate\n"
     assert done.stderr.count("Propagator b4 not found") == 1
 
 
 @pytest.mark.parametrize("command", ["doctor", "forward --once --landing {0} --source {0}"])
 def test_command_runs_although_a_propagator_is_not_installed(command, tmp_path):
-    program = "from otel_mqtrace.cli import main; print(main())"
-    done = _run(sys.executable, "-c", program, *command.format(tmp_path).split(), OTEL_PROPAGATORS="b4")
+    done = run_program(*MQTRACE, *command.format(tmp_path).split(), env=clean_environment(OTEL_PROPAGATORS="b4"))
     assert "tracecontext,baggage is used" in done.stderr
     assert "defect" not in done.stderr
 
@@ -356,11 +348,10 @@ def test_declarative_configuration_sets_everything(kafka, topic, tmp_path):
     path = tmp_path / "otel.yaml"
     path.write_text(DECLARATIVE.format(landing=tmp_path / "landing", topic=topic, excluded=excluded), encoding="utf-8")
     command = (Path(sys.executable).with_name("opentelemetry-instrument"), sys.executable, "-c", SEND)
-    done = _run(
-        *(*command, kafka.bootstrap_servers, topic, excluded),
-        OTEL_CONFIG_FILE=str(path),
-        OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="confluent_kafka,aiokafka",
-    )
+    disabled = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka"}
+    environment = clean_environment(OTEL_CONFIG_FILE=str(path), **disabled)
+    done = run_program(*command, kafka.bootstrap_servers, topic, excluded, env=environment)
+    assert done.returncode == 0, done.stderr
     records = "".join(base64.b64decode(line["body_base64"]).decode() for line in landed_lines(tmp_path / "landing"))
     assert topic in records
     assert excluded not in records

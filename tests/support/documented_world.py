@@ -16,7 +16,7 @@ from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
 from tests.support.otlp_receiver import OtlpReceiver
-from tests.support.programs import run_program
+from tests.support.programs import clean_environment, run_program
 from tests.support.rocketmq_traces import TOPIC, tracing_cluster
 from tests.support.source_tree import ROOT
 
@@ -117,7 +117,7 @@ class World:
         return done.stdout
 
     def _environment(self, programs):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
+        clean = clean_environment()
         if programs is not None:
             clean.pop("PYTHONPATH", None)
         own = {"PYTHONPATH": str(ROOT)} if programs is None else {}

@@ -3,7 +3,6 @@
 import contextlib
 import random
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from bridge.forwarder.pairing import Pairing
 from otel_mqtrace.model import TraceContext
 from tests.support.forwarded_spans import SpanRules, record_of, span_of
 from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.programs import MQTRACE
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
-FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "forward"]
+FORWARD = [*MQTRACE, "forward"]
 _WATCHDOG_S = 60
 _ASLEEP_S = 30
 

@@ -31,16 +31,11 @@ class Scripted(SpanExporter):
         self.batches = []
         self.flushes = []
         self.shutdowns = 0
-        self.concurrent = 0
-        self.most_concurrent = 0
         self.entered, self.let_go, self.closed = threading.Event(), threading.Event(), threading.Event()
 
     def export(self, spans):
-        self.concurrent += 1
-        self.most_concurrent = max(self.most_concurrent, self.concurrent)
         self.batches.append([each.name for each in spans])
         answer = self.answers.pop(0) if self.answers else SpanExportResult.SUCCESS
-        self.concurrent -= 1
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -65,10 +60,6 @@ class Stuck(Scripted):
         self.entered.set()
         self.let_go.wait(GENEROUS_S)
         return super().export(spans)
-
-
-class Closing(Scripted):
-    """Says when it was shut down."""
 
 
 class Hanging(Scripted):

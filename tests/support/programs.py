@@ -1,15 +1,37 @@
-"""Run a program to its end."""
+"""Run a program or a forked child to its end."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
+
+MQTRACE = (sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())")
 
 
 def run_program(*words: object, timeout_s: float = 180, **options: Any) -> subprocess.CompletedProcess[str]:
     """Return how a program ended and what it printed, until every process that inherited its pipes has ended."""
-    how = {"stdin": subprocess.DEVNULL, "timeout": timeout_s, **options}
+    how = {"timeout": timeout_s, **({} if "input" in options else {"stdin": subprocess.DEVNULL}), **options}
     return subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **how)
 
 
 def run_python(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return run_program(sys.executable, "-c", code, *arguments, **options)
+
+
+def clean_environment(**changes: Any) -> dict[str, Any]:
+    """Return this process's environment without settings of OpenTelemetry or ours, but with ``changes``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
+    return {**kept, **changes}
+
+
+def run_in_child(act: Callable[[], Any]) -> int:
+    """Run ``act`` in a forked child; return the small number that it returned."""
+    pid = os.fork()
+    if not pid:
+        number = 255
+        try:
+            number = act() or 0
+        finally:
+            os._exit(number)  # a child must never run on into its parent's tests
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

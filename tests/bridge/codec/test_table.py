@@ -3,14 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native import layout
 from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
+from tests.support.programs import run_python
 from tests.support.source_tree import ROOT
 
 NAME = "9.9.9"
@@ -60,16 +59,9 @@ def test_new_row_is_enough(tmp_path):
     for package in ("otel_mqtrace", "bridge"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "otel_mqtrace/wire/native/layout.py").write_text(future_layout(), encoding="utf-8")
-    script = f"NAME = {NAME!r}\n{ASKED}"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = run_python(f"NAME = {NAME!r}\n{ASKED}", cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     answer, _, shown = done.stdout.partition("\n")
     rows = json.loads(answer)

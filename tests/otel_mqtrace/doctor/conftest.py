@@ -1,14 +1,14 @@
 """Run the doctor as a user does: the installed command, in an environment of its own."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-DOCTOR = (sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor")
+from tests.support.programs import MQTRACE, clean_environment, run_program
+
+DOCTOR = (*MQTRACE, "doctor")
 HEALTHY = {
     "MQTRACE_EXPORTERS": "mqtrace_native_file",
     "OTEL_TRACES_EXPORTER": "none",
@@ -24,9 +24,7 @@ def environment(tmp_path):
     """The environment of a healthy installation; what a test adds breaks it. ``None`` takes a variable away."""
 
     def make(**changes):
-        ours = ("MQTRACE_", "OTEL_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        made = {**kept, **HEALTHY, "MQTRACE_LANDING_DIR": str(tmp_path / "landing"), **changes}
+        made = clean_environment(**{**HEALTHY, "MQTRACE_LANDING_DIR": str(tmp_path / "landing"), **changes})
         return {name: value for name, value in made.items() if value is not None}
 
     return make
@@ -36,32 +34,23 @@ def environment(tmp_path):
 def doctor(environment):
     """Run ``mqtrace doctor`` to its end."""
 
-    def run(*arguments, typed=None, **changes):
-        return subprocess.run(
-            [*DOCTOR, *arguments],
-            env=environment(**changes),
-            input=typed,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    return run
+    return lambda *arguments, typed=None, **changes: run_program(
+        *DOCTOR, *arguments, env=environment(**changes), input=typed
+    )
 
 
 @pytest.fixture
 def ask(doctor):
     """Run ``mqtrace doctor --json`` and return its exit code, its findings by code, and its facts."""
 
-    def run(*arguments, **changes):
+    def run_json(*arguments, **changes):
         done = doctor("--json", *arguments, **changes)
         assert done.stdout, done.stderr
         report = json.loads(done.stdout.splitlines()[-1])
         assert report["healthy"] == (not report["findings"])
         return done.returncode, {each["code"]: each for each in report["findings"]}, report["facts"]
 
-    return run
+    return run_json
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The exporter to a RocketMQ trace topic: delivery, and outages of brokers and name servers."""
 
 import logging
-import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Event
@@ -18,6 +17,7 @@ from otel_mqtrace.rocketmq.messages import decode_messages, decompress_body
 from tests.support.archives import find_by_key
 from tests.support.lanes import worker_ended
 from tests.support.native_spans import bean, pub, sub
+from tests.support.programs import run_in_child
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, response_to
 from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, records_in, tracing_cluster
 from tests.support.unique_ids import read_unique_id
@@ -135,18 +135,10 @@ def test_forked_child_has_connections_of_its_own(cluster, traced):
     processor, trace = traced(exporter, max_export_batch_size=1)
     trace(pub(1))
     assert processor.force_flush()
-    child = multiprocessing.get_context("fork").Process(target=_deliver_in_child, args=(processor, trace))
-    child.start()
-    child.join(20)
-    assert child.exitcode == 0
+    assert run_in_child(lambda: trace(pub(2)) or not processor.force_flush()) == 0
     trace(pub(3))
     assert processor.force_flush()
     assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in (1, 2, 3)]
-
-
-def _deliver_in_child(processor, trace):
-    trace(pub(2))
-    assert processor.force_flush()
 
 
 @pytest.mark.parametrize("answer", [ResponseCode.SYSTEM_BUSY, HANG_UP, ResponseCode.NO_PERMISSION])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
 from otel_mqtrace.config import Settings
@@ -185,33 +186,49 @@ def _process(tracing, *numbers, write=lambda _span: None):
         hook.after(call)
 
 
-def test_default_limits_lose_no_record(limited):
-    tracing, outcome = limited()
-    _send(tracing)
-    _process(tracing, 0, 1)
-    records, stats = outcome()
-    assert len(records) == 5
-    assert stats == (3, 3, 0, 0)
+def _link(span, count=1):
+    for number in range(count):
+        span.add_link(trace.SpanContext(1, number + 1, is_remote=True))
 
 
-def test_span_with_a_truncated_id_is_counted_as_truncated(limited, caplog):
-    tracing, outcome = limited(max_attribute_length=16)
-    for number in range(3):
-        _send(tracing, number)
-        _process(tracing, number)
-    records, stats = outcome()
-    assert records == []
-    assert stats == (9, 0, 9, 0)
-    [line] = [each.getMessage() for each in caplog.records if "incomplete" in each.getMessage()]
-    assert "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT" in line
+def _fill(span):
+    span.set_attributes({f"app.{number}": number for number in range(200)})
 
 
-def test_span_with_its_id_keeps_its_record(limited):
-    tracing, outcome = limited(max_attribute_length=48)
-    _send(tracing, keys=["k" * 49])
-    records, stats = outcome()
-    assert [record.beans[0].msg_id for record in records] == [_IDS[0]]
-    assert stats == (1, 0, 1, 0)
+ALL_FIVE = "Pub 0 SubBefore 0 SubBefore 1 SubAfter 0 SubAfter 1"
+LAST_TWO = "SubBefore 0 SubBefore 1 SubBefore 2 SubAfter 1 SubAfter 2"
+LENGTH = "ATTRIBUTE_VALUE_LENGTH"
+LIMITED = {
+    "default limits": ({}, lambda t: (_send(t), _process(t, 0, 1)), ALL_FIVE, (3, 3, 0, 0), ""),
+    "short ids": ({"max_attribute_length": 16}, lambda t: (_send(t), _process(t, 1)), "", (3, 0, 3, 0), LENGTH),
+    "short keys": ({"max_attribute_length": 48}, lambda t: _send(t, keys=["k" * 49]), "Pub 0", (1, 0, 1, 0), LENGTH),
+    "application's": ({}, lambda t: _process(t, 0, write=_fill), "SubBefore 0", (2, 1, 1, 0), "SPAN_ATTRIBUTE_COUNT"),
+    "links": ({"max_links": 3}, lambda t: _process(t, 0, 1, 2, write=_link), LAST_TWO, (2, 1, 1, 0), "SPAN_LINK_COUNT"),
+    "empty links": ({"max_link_attributes": 0}, lambda t: _process(t, 0, 1), "", (2, 0, 2, 0), "LINK_ATTRIBUTE_COUNT"),
+    "application's links": (
+        {"max_links": 1},
+        lambda t: _send(t, write=lambda span: _link(span, 3) or span.set_attribute("", "refused by the SDK")),
+        "Pub 0",
+        (1, 1, 0, 0),
+        "",
+    ),
+    "poll": ({"max_span_attributes": 1}, lambda t: _start(t).end(), "", (0, 0, 0, 0), ""),
+}
+
+
+def _start(tracing):
+    return tracing.tracer.start_span("receive orders", attributes=dict.fromkeys("abc", 1))
+
+
+@pytest.mark.parametrize(("limits", "act", "records", "stats", "variable"), LIMITED.values(), ids=LIMITED)
+def test_cut_record_is_counted_and_logged_once_with_its_limit(limited, caplog, limits, act, records, stats, variable):
+    tracing, outcome = limited(**limits)
+    act(tracing)
+    written, counts = outcome()
+    assert " ".join(f"{one.trace_type.value} {_IDS.index(one.beans[0].msg_id)}" for one in written) == records
+    assert counts == stats
+    lines = [each.getMessage() for each in caplog.records if "incomplete" in each.getMessage()]
+    assert [f"OTEL_{variable}_LIMIT" in line for line in lines] == [True] * bool(variable)
 
 
 @pytest.mark.parametrize("length", [32, len(_TOPIC)])
@@ -237,52 +254,3 @@ def test_span_without_its_first_attributes_is_counted(limited, kept, caplog):
     assert truncated
     assert not failed
     assert "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT" in caplog.text
-
-
-def test_attributes_of_the_application_may_push_ours_out(limited):
-    tracing, outcome = limited()
-    _process(tracing, 0, write=lambda span: span.set_attributes({f"app.{number}": number for number in range(200)}))
-    records, stats = outcome()
-    assert [record.trace_type for record in records] == [TraceType.SUB_BEFORE]
-    assert stats == (2, 1, 1, 0)
-
-
-def test_dropped_links_are_dropped_messages(limited, caplog):
-    tracing, outcome = limited(max_links=3)
-    other = tracing.tracer.start_span("elsewhere").get_span_context()
-    _process(tracing, 0, 1, 2, write=lambda span: span.add_link(other))
-    records, stats = outcome()
-    ended = [record for record in records if record.trace_type is TraceType.SUB_AFTER]
-    assert [each.msg_id for record in ended for each in record.beans] == _IDS[1:]
-    assert stats == (2, 1, 1, 0)
-    assert "OTEL_SPAN_LINK_COUNT_LIMIT" in caplog.text
-
-
-def test_links_without_attributes_are_logged_with_the_limit(limited, caplog):
-    tracing, outcome = limited(max_link_attributes=0)
-    _process(tracing, 0, 1)
-    records, stats = outcome()
-    assert records == []
-    assert stats == (2, 0, 2, 0)
-    assert "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT" in caplog.text
-
-
-def test_dropped_links_of_the_application_lose_no_record(limited):
-    tracing, outcome = limited(max_links=1)
-
-    def write(span):
-        for number in range(3):
-            span.add_link(tracing.tracer.start_span(f"elsewhere {number}").get_span_context())
-        span.set_attribute("", "refused by the SDK")
-
-    _send(tracing, write=write)
-    records, stats = outcome()
-    assert [record.beans[0].msg_id for record in records] == [_IDS[0]]
-    assert stats == (1, 1, 0, 0)
-
-
-def test_poll_span_is_not_offered(limited):
-    tracing, outcome = limited(max_span_attributes=2)
-    span = tracing.tracer.start_span("receive orders", attributes=dict.fromkeys("abc", 1))
-    span.end()
-    assert outcome()[1][0] == 0

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -18,6 +20,7 @@ from otel_mqtrace.exporters.spool import Spool
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import GENEROUS_S
 from tests.support.native_spans import bean, pub
+from tests.support.programs import run_in_child
 
 PLENTY = 1024 * 1024
 
@@ -229,10 +232,10 @@ def test_closed_spool_uses_no_file_descriptor(tmp_path):
 
 def test_forked_child_writes_a_file_of_its_own(spool, tmp_path):
     spool.put([message("of the parent")])
-    pid = os.fork()
-    if not pid:
-        os._exit(spool.waiting * 10 + spool.put([message("of the child, longer")]) + spool.waiting * 100)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 10 + 1 + 100
+    child = run_in_child(
+        lambda: spool.waiting * 10 + spool.put([message("of the child, longer")]) + spool.waiting * 100
+    )
+    assert child == 10 + 1 + 100
     spool.put([message("of the parent too")])
     assert values(spool) == ["of the parent", "of the parent too"]
     spool.close()
@@ -259,22 +262,26 @@ def ids(*numbers):
 
 
 def test_spooled_records_arrive_once_in_order_when_the_broker_is_back(kafka, traced, arrived, tmp_path):
-    first = exporter_of(NOWHERE, tmp_path)
+    first = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=5_000)
     processor, trace = traced(first, max_export_batch_size=1)
+    trace(pub(9))
+    assert processor.force_flush()
+    kafka.broker_down(1)
     for number in range(3):
         trace(pub(number))
     assert not processor.force_flush(timeout_millis=1_000)  # it is safe, but it is not there
-    assert (processor.stats()[NAME]["exported"], first.stats()["spooled"]) == (3, 3)
-    processor.shutdown()
+    assert (processor.stats()[NAME]["exported"], first.stats()["spooled"]) == (4, 3)
+    processor.shutdown(timeout_millis=1_000)
+    kafka.broker_up(1)
     second = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
     processor, trace = traced(second)
     trace(pub(3))
     assert processor.force_flush()
-    assert sorted(arrived()) == ids(0, 1, 2, 3)
+    assert sorted(arrived()) == ids(0, 1, 2, 3, 9)
     assert second.stats()["spool_waiting"] == 0
     assert list(tmp_path.iterdir()) == []
     processor.shutdown()
-    assert arrived() == ids(3, 0, 1, 2)
+    assert arrived() == ids(9, 3, 0, 1, 2)
 
 
 def test_message_refused_for_ever_is_not_spooled_and_logged_as_lost(kafka, traced, arrived, tmp_path, caplog):
@@ -289,6 +296,38 @@ def test_message_refused_for_ever_is_not_spooled_and_logged_as_lost(kafka, trace
     trace(pub(1))
     assert processor.force_flush()
     assert arrived() == ids(1)
+
+
+APPLICATION = """
+import sys
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
+from tests.support.native_spans import pub, traced
+exporter = NativeKafkaSpanExporter(
+    bootstrap_servers="127.0.0.1:1", spool_dir=sys.argv[1], export_timeout_millis=50
+)
+processor, trace = traced(exporter, max_export_batch_size=1)
+for number in range(1_000_000):
+    trace(pub(number))
+    processor.run_once(now=10**18)
+    print(exporter.stats()["spooled"], flush=True)
+"""
+
+
+def test_killed_application_leaves_its_records_on_disk(kafka, arrived, tmp_path):
+    counted = 0
+    with subprocess.Popen(
+        [sys.executable, "-c", APPLICATION, tmp_path], stdout=subprocess.PIPE, text=True
+    ) as application:
+        for line in application.stdout:
+            counted = int(line)
+            if counted == 25:
+                application.kill()
+    exporter = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
+    assert exporter.force_flush()
+    exporter.shutdown()
+    rows = sorted(arrived())
+    assert rows == ids(*range(len(rows)))
+    assert counted <= len(rows) <= counted + 1  # the last one may be on disk and not counted yet
 
 
 def test_exporter_with_a_full_spool_counts_the_newest_as_failed(traced, tmp_path, monkeypatch):

@@ -3,9 +3,7 @@
 import base64
 import contextlib
 import json
-import os
 import signal
-import subprocess
 import sys
 
 import pyarrow as pa
@@ -16,6 +14,7 @@ from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter, adopt_orphans, claim, manifest_path
 from otel_mqtrace.testing import ManualClock
 from tests.support.landings import landed_lines
+from tests.support.programs import run_in_child, run_python
 
 DAY_MS = 24 * 3600 * 1000
 NOW_MS = 1_700_000_000_000  # 2023-11-14
@@ -152,14 +151,15 @@ def test_writers_in_one_directory_have_names_of_their_own(tmp_path):
 
 def test_forked_child_leaves_the_part_of_its_parent(writer, tmp_path):
     writer.write([_message(1)])
-    pid = os.fork()
-    if not pid:
+
+    def write_another():
         writer.after_fork()
         adopted = adopt_orphans(tmp_path)
         writer.write([_message(2)])
         writer.finish()
-        os._exit(len(adopted))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        return len(adopted)
+
+    assert run_in_child(write_another) == 0
     assert adopt_orphans(tmp_path) == ()
     writer.write([_message(3)])
     writer.finish()
@@ -248,7 +248,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_next_writer_finishes_the_part_of_a_killed_one(tmp_path):
-    done = subprocess.run([sys.executable, "-c", CRASHING, str(tmp_path)], check=False, timeout=60)
+    done = run_python(CRASHING, tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert landed_lines(tmp_path) == []
     writer = LandingWriter(tmp_path)

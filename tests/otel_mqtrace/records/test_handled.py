@@ -1,7 +1,6 @@
 """A recorded handling equals the span of the same handling, at its start and end, in both formats; its parent is read."""
 
 import json
-import os
 from dataclasses import dataclass
 
 import pytest
@@ -21,6 +20,7 @@ from otel_mqtrace.records.message import read_origins, read_traceparent
 from otel_mqtrace.spans.mapping import readable_span
 from otel_mqtrace.wire.native import DIALECTS, decode_body
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
+from tests.support.programs import run_in_child
 from tests.support.record_equality import Lane, Leaders, World, encode_whole, native_of, spans_of
 
 SENDER = SpanContext(3, 4, is_remote=True)
@@ -255,11 +255,7 @@ def test_message_received_within_a_span_gets_a_span():
 def test_child_of_a_fork_does_not_end_what_its_parent_polled():
     world = _World()
     call = world.record(_Message())
-    pid = os.fork()
-    if pid == 0:
-        world.hook.after(call)
-        os._exit(len(world.ended.take_all()))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert run_in_child(lambda: world.hook.after(call) or len(world.ended.take_all())) == 0
     world.hook.after(call)
     assert len(world.ended.take_all()) == 1
 

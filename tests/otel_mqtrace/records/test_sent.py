@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import json
-import os
 from dataclasses import dataclass
 
 import pytest
@@ -22,6 +21,7 @@ from otel_mqtrace.records.sent import SentSpan
 from otel_mqtrace.wire.native import DIALECTS
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 from tests.support.opentelemetry_release import needs_sdk
+from tests.support.programs import run_in_child
 from tests.support.record_equality import Leaders, World, encode_whole, native_of, spans_of
 
 topics = st.sampled_from(["orders", "a-b.c", "订单", "100%", "odd\x01topic", "%s"])
@@ -177,11 +177,12 @@ def test_failed_send_equals_the_span_of_the_same_send():
 def test_forked_child_ends_no_send_of_its_parent():
     world = _World()
     sent, _ = world.hook.record("orders", b"x", None, None, None)
-    pid = os.fork()
-    if pid == 0:
+
+    def end_both_ways():
         world.hook.end_record(sent, 0, 1)
         world.hook.after(world.hook.reopen(sent), error="X")
-        os._exit(len(world.ended.take_all()))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        return len(world.ended.take_all())
+
+    assert run_in_child(end_both_ways) == 0
     world.hook.end_record(sent, 0, 1)
     assert len(world.ended.take_all()) == 1

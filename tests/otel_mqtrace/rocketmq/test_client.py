@@ -1,7 +1,6 @@
 """The remoting client: connections, routes, signatures, and servers that fail."""
 
 import json
-import os
 import socket
 import threading
 from contextlib import closing, suppress
@@ -25,6 +24,7 @@ from otel_mqtrace.rocketmq.commands import (
     sign,
 )
 from otel_mqtrace.rocketmq.connections import SilentError, read_address, read_addresses
+from tests.support.programs import run_in_child
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
 
 NOWHERE = "127.0.0.1:1"
@@ -245,12 +245,12 @@ def test_invalid_broker_address_is_an_unreachable_broker(cluster, client, addres
 
 def test_forked_child_opens_its_own_connections(cluster, client):
     _send(client)
-    child = os.fork()
-    if child == 0:
-        [sent] = client.send(_outgoing(client), group="g")
+
+    def send_and_close():
+        _send(client)
         client.close()
-        os._exit(0 if isinstance(sent, SendResult) else 1)
-    assert os.waitpid(child, 0)[1] == 0
+
+    assert run_in_child(send_and_close) == 0
     assert len(cluster.brokers[0].connections) == 2
     _send(client)
     assert len(cluster.brokers[0].connections) == 2

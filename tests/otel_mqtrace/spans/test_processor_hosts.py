@@ -14,6 +14,7 @@ import pytest
 
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import Scripted, span
+from tests.support.programs import run_python
 
 WRITING = """
 import json, os, sys, threading
@@ -173,8 +174,7 @@ def test_sigterm_with_the_documented_recipe_loses_no_span():
     os.kill(os.getpid(), signal.SIGTERM)
     signal.pause()
     """
-    program = [sys.executable, "-c", WRITING + textwrap.dedent(code)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python(WRITING + textwrap.dedent(code))
     assert (done.returncode, json.loads(done.stdout)) == (143, [True, "queued"])
 
 

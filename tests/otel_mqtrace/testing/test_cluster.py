@@ -2,8 +2,6 @@
 
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from confluent_kafka import KafkaError, Producer, cimpl
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
 from otel_mqtrace.testing.embedded import RETENTION_BYTES, EmbeddedKafka
+from tests.support.programs import run_python
 
 QUIET = logging.getLogger("tests.embedded")
 WAIT_S = 15.0
@@ -91,7 +90,7 @@ def test_zero_brokers_are_refused() -> None:
 
 def test_missing_client_is_reported_with_the_extra() -> None:
     code = "import sys; sys.modules['confluent_kafka'] = None; import otel_mqtrace.testing.embedded"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = run_python(code)
     assert done.returncode == 1
     assert done.stderr.endswith("the embedded broker needs the 'kafka' extra: pip install 'otel-mqtrace[kafka]'\n")
 
