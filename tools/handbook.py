@@ -14,12 +14,13 @@ from spark_jobs.policy.policy import read_policy
 from spark_jobs.policy.profiles import BY_DESIGN, ByDesign
 from spark_jobs.policy.settings import (
     DEFAULT_GATES,
-    FIELD_SETTINGS,
-    GATE_SETTINGS,
-    SETTINGS,
-    SILENT_SETTINGS,
-    WRITER_SETTINGS,
+    FieldRule,
+    GateRule,
     Setting,
+    SilentRule,
+    Tolerances,
+    WriterRule,
+    settings_of,
 )
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
 from spark_jobs.report.prometheus import METRICS
@@ -174,7 +175,7 @@ _WRITERS = (("mqtrace", "mqtrace"), ("mqtrace", "rocketmq"), ("java-agent", "roc
 def _fields() -> str:
     policies = [read_policy(None, profile=profile, native_writer=native) for profile, native in _WRITERS]
     rows = [
-        f"| `{name}` | {policies[0].severity[name]} |"
+        f"| `{name}` | {policies[0].fields[name].severity} |"
         + "".join(f" {policy.tolerance(name) if name in TIMED_FIELDS else ''} |" for policy in policies)
         + "\n"
         for name in COMPARED_FIELDS
@@ -184,18 +185,18 @@ def _fields() -> str:
 
 def _policy_keys() -> str:
     tables = (
-        ("", SETTINGS),
-        ("[fields.NAME]", FIELD_SETTINGS),
-        ("[gates.NAME]", GATE_SETTINGS),
-        ('[writers."NAME"]', WRITER_SETTINGS),
-        ("[[silent]]", SILENT_SETTINGS),
+        ("", Tolerances),
+        ("[fields.NAME]", FieldRule),
+        ("[gates.NAME]", GateRule),
+        ('[writers."NAME"]', WriterRule),
+        ("[[silent]]", SilentRule),
     )
     policy = read_policy(None)
     rows = [
         f"| {_code(table) if table else ''} | `{setting.key}` | {setting.description} |"
         f" {'' if table else _written(setting, getattr(policy, setting.attribute))} |\n"
-        for table, settings in tables
-        for setting in settings
+        for table, kind in tables
+        for setting in settings_of(kind)
     ]
     return "| table | key | meaning | default |\n| --- | --- | --- | --- |\n" + "".join(rows)
 

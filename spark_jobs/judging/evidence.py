@@ -21,7 +21,7 @@ from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark_jobs.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints
 
 PER_STRATUM: Final = 50
 """Samples of each kind, status and reason that are kept, at least."""
@@ -175,39 +175,32 @@ Hosts = dict["str | None", HostCounts]
 def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]) -> Hosts:
     """Count settled and lost events per client host: what the native record calls it, else what the span does."""
     status = columns["status"]
-    rows = np.flatnonzero(~(equals(status, Status.OUT_OF_SCOPE.value) | equals(status, Status.PENDING.value)))
-    hosts = encode(pc.coalesce(columns["native.client_host"], columns["otlp.client_host"]).take(pa.array(rows)))
+    is_settled = ~(equals(status, Status.OUT_OF_SCOPE.value) | equals(status, Status.PENDING.value))
     unexplained = equals(columns["reason"], Reason.UNEXPLAINED.value)
-    flags = {
+    lost = {
         "lost_native": unexplained & equals(status, Status.OTLP_ONLY.value),
         "lost_otlp": unexplained & equals(status, Status.NATIVE_ONLY.value),
         "attributed": np.logical_or.reduce([equals(columns["reason"], reason) for reason in attributed_reasons]),
     }
-    lost = np.logical_or.reduce(list(flags.values()))[rows]
-    event_ms = NullableInts.of(columns["event_ms"]).take(rows)
-    services = encode(columns["otlp.service"].take(pa.array(rows)))
-    names = [*hosts.words, None]
-    found: Hosts = {}
-    counts = {name: np.bincount(hosts.values[flag[rows]], minlength=hosts.room) for name, flag in flags.items()}
-    events = np.bincount(hosts.values, minlength=hosts.room)
-    used = np.unique(hosts.values * services.room + services.values)
-    for code in np.flatnonzero(events).tolist():
-        own = used[used // services.room == code] % services.room
-        known = [services.words[at] for at in own.tolist() if at < len(services.words)]
-        here = _times_of(event_ms, lost & (hosts.values == code)) if any(c[code] for c in counts.values()) else []
-        found[names[code]] = HostCounts(
-            service=greatest(known),
-            events=int(events[code]),
-            **{name: int(count[code]) for name, count in counts.items()},
-            first_ms=least(here),
-            last_ms=greatest(here),
+    lost_ms = NullableInts.of(columns["event_ms"]).where(np.logical_or.reduce(list(lost.values())))
+    events = {
+        "host": pc.coalesce(columns["native.client_host"], columns["otlp.client_host"]),
+        "service": columns["otlp.service"],
+        "lost_ms": lost_ms.to_arrow(),
+        **{name: pa.array(flag.astype(np.int64)) for name, flag in lost.items()},
+    }
+    by_host = pa.table(events).filter(pa.array(is_settled)).group_by("host", use_threads=False)
+    measures: list[Any] = [([], "count_all"), ("service", "max"), ("lost_ms", "min"), ("lost_ms", "max")]
+    return {
+        row["host"]: HostCounts(
+            service=row["service_max"],
+            events=row["count_all"],
+            **{name: row[f"{name}_sum"] for name in lost},
+            first_ms=row["lost_ms_min"],
+            last_ms=row["lost_ms_max"],
         )
-    return found
-
-
-def _times_of(event_ms: NullableInts, mask: Mask) -> list[int]:
-    times = event_ms.values[mask & event_ms.known]
-    return [int(times.min()), int(times.max())] if len(times) else []
+        for row in by_host.aggregate([*measures, *((name, "sum") for name in lost)]).to_pylist()
+    }
 
 
 def rank_hosts(total: Hosts) -> tuple[tuple[Instance, ...], int]:

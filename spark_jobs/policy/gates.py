@@ -132,7 +132,7 @@ def _agreement(tally: Tally, policy: Policy, severity: str) -> tuple[float | Non
         for verdict, count in verdicts.items():
             judgement = policy.judgement(name, verdict)
             wrong += count * (judgement == severity)
-            agreed += count * (judgement == "ok" and policy.severity[name] == severity)
+            agreed += count * (judgement == "ok" and policy.fields[name].severity == severity)
     return _per_cent(agreed, agreed + wrong), agreed + wrong
 
 

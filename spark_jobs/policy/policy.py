@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,14 +31,12 @@ from spark_jobs.policy.settings import (
     CRITICAL_FIELDS,
     DEFAULT_GATES,
     DISAGREEMENT,
-    FIELD_SETTINGS,
-    GATE_SETTINGS,
-    SETTINGS,
-    SILENT_SETTINGS,
-    WRITER_SETTINGS,
+    FieldRule,
     GateRule,
     SilentRule,
+    Tolerances,
     WriterRule,
+    settings_of,
     suggest,
     write_toml,
 )
@@ -52,8 +50,9 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Alone
     from spark_jobs.policy.settings import Setting
 
+_Rule = TypeVar("_Rule", FieldRule, GateRule)
 _ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
-_SEVERITIES: Final = {name: "fail" if name in CRITICAL_FIELDS else "warn" for name in COMPARED_FIELDS}
+_FIELDS: Final = {name: FieldRule(severity="fail" if name in CRITICAL_FIELDS else "warn") for name in COMPARED_FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def _declared(name: str, side: str, when: Callable[[Alone], bool]) -> ByDesign:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Tolerances):
     """Everything a run tolerates; durations in milliseconds.
 
     Where the sources mix writers, ``other`` holds the profile, the native writer and the tolerances for spans of the
@@ -84,20 +83,7 @@ class Policy:
     profile: Profile = PROFILES["mqtrace"]
     native_writer: str = "mqtrace"
     writer_evidence: tuple[str, ...] = ()  # why these two were chosen, where no option named them
-    grace_ms: int = 60_000
-    late_after_ms: int = 60_000
-    consume_timeout_ms: int = 15 * 60_000
-    forget_after_ms: int = 7 * 86_400_000
-    shutdown_window_ms: int = 5_000
-    writer_silent_minimum: int = 1
-    value_length_limit: int | None = None
-    sampling_ratio: float = 1.0
-    mask_keys: str = "none"
-    mask_text: str = "***"
-    mask_salt: str = ""
-    severity: Mapping[str, str] = field(default_factory=lambda: dict(_SEVERITIES))
-    verdicts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    tolerance_ms: Mapping[str, int] = field(default_factory=dict)
+    fields: Mapping[str, FieldRule] = field(default_factory=lambda: dict(_FIELDS))
     gates: Mapping[str, GateRule] = field(default_factory=lambda: dict(DEFAULT_GATES))
     writers: tuple[WriterRule, ...] = ()
     silent: tuple[SilentRule, ...] = ()
@@ -110,7 +96,8 @@ class Policy:
     def tolerance(self, name: str) -> int:
         """Return the tolerance of a time field: the policy file's, else the profile's for this pair of writers."""
         is_one_object = name == "start_ms" and self.profile.name == self.native_writer == "mqtrace"
-        return self.tolerance_ms.get(name, 0 if is_one_object else self.profile.tolerance_ms)
+        given = self.fields[name].tolerance_ms
+        return given if given is not None else 0 if is_one_object else self.profile.tolerance_ms
 
     def widest_tolerance(self, name: str) -> int:
         """Return the greatest tolerance of a time field for any pair of writers of this run."""
@@ -135,16 +122,15 @@ class Policy:
 
     def judgement(self, name: str, verdict: str) -> str | None:
         """Return what a field's verdict means: ``ok``, ``warn``, ``fail``, or ``None`` where nothing was compared."""
-        chosen = self.verdicts.get(name, {}).get(verdict)
-        if chosen is not None:
-            return chosen
+        rule = self.fields[name]
+        if rule.verdicts is not None and verdict in rule.verdicts:
+            return rule.verdicts[verdict]
         missing = verdict == FieldVerdict.MISSING_OTLP.value and name in self.profile.tolerated
         if missing or verdict == FieldVerdict.NOT_COMPARABLE.value:
             return None
-        severity = self.severity[name]
-        if verdict not in DISAGREEMENT:
-            return None if severity == "ignore" else "ok"
-        return None if severity == "ignore" else severity
+        if rule.severity == "ignore":
+            return None
+        return rule.severity if verdict in DISAGREEMENT else "ok"
 
     def hide(self, text: str) -> str:
         """Return a text that may hold message keys, such as that of a damaged record, as it may be shown."""
@@ -187,7 +173,8 @@ def read_policy(path: AnyPath | None, *, profile: str = "mqtrace", native_writer
             f"--native-writer '{native_writer}' is unknown; write mqtrace, rocketmq, rocketmq-5.3.3 or auto"
         )
     policy = Policy(profile=PROFILES[profile], native_writer=native_writer)
-    policy = replace(policy, tolerance_ms={name: policy.tolerance(name) for name in TIMED_FIELDS})
+    timed = {name: replace(policy.fields[name], tolerance_ms=policy.tolerance(name)) for name in TIMED_FIELDS}
+    policy = replace(policy, fields={**policy.fields, **timed})
     return policy if path is None else _apply(policy, _load(path), str(path))
 
 
@@ -262,14 +249,14 @@ def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) 
 
 
 def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
-    settings = {setting.key: setting for setting in SETTINGS}
-    _refuse_unknown(wanted, {*settings, "fields", "gates", "writers", "silent"}, where)
-    scalars = {key: value for key, value in wanted.items() if key in settings}
+    keys = {setting.key for setting in settings_of(Tolerances)}
+    _refuse_unknown(wanted, {*keys, "fields", "gates", "writers", "silent"}, where)
+    scalars = {key: value for key, value in wanted.items() if key in keys}
     return replace(
         policy,
-        **_read_values(scalars, SETTINGS, where, sign=":"),
-        **_read_fields(policy, _read_tables(wanted, "fields", where), where),
-        gates=_read_gates(policy, _read_tables(wanted, "gates", where), where),
+        **_read_values(scalars, settings_of(Tolerances), where, sign=":"),
+        fields=_read_rules(policy.fields, "fields", wanted, where),
+        gates=_read_rules(policy.gates, "gates", wanted, where),
         writers=tuple(_read_writer(name, row, where) for name, row in _read_tables(wanted, "writers", where).items()),
         silent=tuple(_read_silent(row, where) for row in _read_silent_rows(wanted, where)),
     )
@@ -298,31 +285,20 @@ def _read_silent_rows(wanted: Mapping[str, Any], where: str) -> list[dict[str, A
     return rows
 
 
-def _read_fields(policy: Policy, fields: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, Any]:
-    _refuse_unknown(fields, COMPARED_FIELDS, f"{where}: [fields]")
-    changed: dict[str, dict[str, Any]] = {
-        "severity": dict(policy.severity),
-        "tolerance_ms": dict(policy.tolerance_ms),
-        "verdicts": dict(policy.verdicts),
-    }
-    for name, row in fields.items():
-        settings = [each for each in FIELD_SETTINGS if name in TIMED_FIELDS or each.key != "tolerance_ms"]
-        for attribute, value in _read_values(row, settings, f"{where}: [fields.{name}]").items():
-            changed[attribute][name] = value
-    return changed
-
-
-def _read_gates(policy: Policy, gates: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, GateRule]:
-    _refuse_unknown(gates, policy.gates, f"{where}: [gates]")
-    changed = dict(policy.gates)
-    for name, row in gates.items():
-        changed[name] = replace(changed[name], **_read_values(row, GATE_SETTINGS, f"{where}: [gates.{name}]"))
+def _read_rules(rules: Mapping[str, _Rule], table: str, wanted: Mapping[str, Any], where: str) -> dict[str, _Rule]:
+    """Return the rules with what the tables ``[table.NAME]`` change of them."""
+    rows = _read_tables(wanted, table, where)
+    _refuse_unknown(rows, rules, f"{where}: [{table}]")
+    changed: dict[str, Any] = dict(rules)
+    for name, row in rows.items():
+        keys = [each for each in settings_of(type(rules[name])) if name in TIMED_FIELDS or each.key != "tolerance_ms"]
+        changed[name] = replace(changed[name], **_read_values(row, keys, f"{where}: [{table}.{name}]"))
     return changed
 
 
 def _read_writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
     place = f'{where}: [writers."{name}"]'
-    values = _read_values(row, WRITER_SETTINGS, place)
+    values = _read_values(row, settings_of(WriterRule), place)
     side = values.setdefault("side", "native" if parse_native_writer(name) else "otlp")
     if (parse_native_writer(name) is None) if side == "native" else (name not in PROFILES):
         known = f"mqtrace, rocketmq or rocketmq-5.3.3 (native), or one of {', '.join(PROFILES)} (otlp)"
@@ -332,7 +308,7 @@ def _read_writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
 
 def _read_silent(row: Mapping[str, Any], where: str) -> SilentRule:
     place = f"{where}: [[silent]]"
-    values = _read_values(row, SILENT_SETTINGS, place)
+    values = _read_values(row, settings_of(SilentRule), place)
     if "side" not in values or len(values) == 1:
         raise UsageError(f'{place}: write the side ("native" or "otlp") and a topic, group or service')
     if values["side"] == "otlp" and "service" in values:
@@ -364,50 +340,38 @@ def hash_policy(policy: Policy) -> str:
 def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters | None = None) -> Iterator[str]:
     named = open_writers or OpenWriters(*policy.writer_names, frozenset())
     yield f"# --profile {named.profile} --native-writer {named.native_writer}"
-    for setting in SETTINGS:
+    for setting in settings_of(Tolerances):
         yield _line(setting, getattr(policy, setting.attribute), description=explained)
-    yield from _head("[fields.NAME]", FIELD_SETTINGS)
+    yield from _head("[fields.NAME]", FieldRule)
     for name in COMPARED_FIELDS:
-        yield from _table(
-            f"[fields.{name}]", _field(policy, name, has_tolerance=name in TIMED_FIELDS and name not in named.timed)
-        )
-    yield from _head("[gates.NAME]", GATE_SETTINGS)
+        tolerance_ms = policy.tolerance(name) if name in TIMED_FIELDS and name not in named.timed else None
+        yield from _table(f"[fields.{name}]", replace(policy.fields[name], tolerance_ms=tolerance_ms))
+    yield from _head("[gates.NAME]", GateRule)
     for name, rule in policy.gates.items():
-        rows = [(each, getattr(rule, each.attribute)) for each in GATE_SETTINGS]
-        yield from _table(f"[gates.{name}]", rows, description=f"{rule.explanation}: {rule.op} threshold")
-    yield from _head('[writers."NAME"]', WRITER_SETTINGS)
+        yield from _table(f"[gates.{name}]", rule, description=f"{rule.explanation}: {rule.op} threshold")
+    yield from _head('[writers."NAME"]', WriterRule)
     yield from () if policy.writers else _NO_EXAMPLE
     for writer in policy.writers:
-        rows = [(each, getattr(writer, each.attribute)) for each in WRITER_SETTINGS]
-        yield from _table(f"[writers.{write_toml(writer.writer)}]", rows)
-    yield from _head("[[silent]]", SILENT_SETTINGS)
+        yield from _table(f"[writers.{write_toml(writer.writer)}]", writer)
+    yield from _head("[[silent]]", SilentRule)
     yield from () if policy.silent else _NO_SILENCE
     for silent in policy.silent:
-        values = [(each, getattr(silent, each.attribute)) for each in SILENT_SETTINGS]
-        yield from _table("[[silent]]", [(each, value) for each, value in values if value is not None])
+        yield from _table("[[silent]]", silent)
 
 
-def _field(policy: Policy, name: str, *, has_tolerance: bool) -> Iterator[tuple[Setting, Any]]:
-    values = {
-        "severity": policy.severity[name],
-        "tolerance_ms": policy.tolerance(name) if has_tolerance else None,
-        "verdicts": policy.verdicts.get(name),
-    }
-    return ((each, values[each.key]) for each in FIELD_SETTINGS if values.get(each.key) is not None)
-
-
-def _head(name: str, settings: Iterable[Setting]) -> Iterator[str]:
+def _head(name: str, kind: type[Any]) -> Iterator[str]:
     yield ""
     yield f"# {name}"
-    for setting in settings:
+    for setting in settings_of(kind):
         yield f"#   {setting.key}: {setting.description}"
 
 
-def _table(head: str, rows: Iterable[tuple[Setting, Any]], *, description: str = "") -> Iterator[str]:
+def _table(head: str, rule: Any, *, description: str = "") -> Iterator[str]:
     yield ""
     yield f"{head}  # {description}" if description else head
-    for setting, value in rows:
-        yield _line(setting, value)
+    for setting in settings_of(type(rule)):
+        if (value := getattr(rule, setting.attribute)) is not None:
+            yield _line(setting, value)
 
 
 def _line(setting: Setting, value: Any, *, description: bool = False) -> str:

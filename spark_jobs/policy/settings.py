@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import UNIT_MS, parse_duration_ms
@@ -14,7 +14,7 @@ from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 CRITICAL_FIELDS: Final = frozenset(
     {
@@ -127,6 +127,90 @@ def _write_verdicts(value: dict[str, str]) -> str:
 
 # -- the keys ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of the file: attribute, reader, writer and meaning; ``example`` is the comment for an absent value."""
+
+    key: str
+    attribute: str
+    read: Callable[[Any, str], Any]
+    description: str
+    write: Callable[[Any], str]
+    example: str | None
+
+
+def _key(
+    read: Callable[[Any, str], Any], description: str, default: Any = MISSING, *, example: str | None = None
+) -> Any:
+    """Return the field of a dataclass that a key of the file sets; a duration's key lacks the unit of its name."""
+    return field(default=default, metadata={"read": read, "description": description, "example": example})
+
+
+_WRITE: Final[dict[Any, Callable[[Any], str]]] = {_duration: _write_duration, _verdicts: _write_verdicts}
+
+
+def settings_of(kind: type[Any]) -> tuple[Setting, ...]:
+    """Return the keys that set fields of a dataclass, in the order they are printed."""
+    return tuple(
+        Setting(
+            key=one.name.removesuffix("_ms") if one.metadata["read"] is _duration else one.name,
+            attribute=one.name,
+            write=_WRITE.get(one.metadata["read"], write_toml),
+            **one.metadata,
+        )
+        for one in fields(kind)
+        if one.metadata
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerances:
+    """The keys at the top of the file."""
+
+    grace_ms: int = _key(_duration, "how late a record may arrive (ms, s, m, h or d); --grace goes before it", 60_000)
+    late_after_ms: int = _key(_duration, "a record that arrived so long after its event is late", 60_000)
+    consume_timeout_ms: int = _key(
+        _duration, "a delivery without an end is IN_FLIGHT until then, ABANDONED after", 15 * 60_000
+    )
+    shutdown_window_ms: int = _key(
+        _duration, "before the last event of a process that ended: what is missing there is SHUTDOWN_WINDOW", 5_000
+    )
+    forget_after_ms: int = _key(
+        _duration, "across runs: a key that stayed open so long is waited for no longer", 7 * 86_400_000
+    )
+    writer_silent_minimum: int = _key(_count, "events of a topic or group before its absence is called silence", 1)
+    value_length_limit: int | None = _key(
+        _count, "attribute limit of the spans' writer: a prefix as long is TRUNCATED", None, example="128"
+    )
+    sampling_ratio: float = _key(
+        _ratio, "share of messages with spans: of the others as many as chance allows are NOT_SAMPLED", 1.0
+    )
+    mask_keys: str = _key(
+        _choice("way to mask", "none", "mask", "hash"),
+        "message keys in all output: none (as they are), mask (mask_text), hash (salted SHA-256)",
+        "none",
+    )
+    mask_text: str = _key(_text, "what stands for a masked value; a side that shows it is REDACTED", "***")
+    mask_salt: str = _key(_text, "put before a value that is hashed; a side that shows that hash is REDACTED", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRule:
+    """How a compared field is judged; without a tolerance as the profile has it."""
+
+    severity: str = _key(
+        _choice("severity", "fail", "warn", "ignore"),
+        "what a disagreement does to the run: fail, warn or ignore",
+    )
+    tolerance_ms: int | None = _key(_count, "start_ms, end_ms and cost_ms: so far apart is WITHIN_TOLERANCE", None)
+    verdicts: Mapping[str, str] | None = _key(
+        _verdicts,
+        "what single verdicts mean for this field: ok, warn or fail",
+        None,
+        example='{ TRUNCATED = "fail", MISSING_OTLP = "ok" }',
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class GateRule:
     """``value op threshold`` must hold, else the gate has this ``severity`` (``fail`` or ``warn``).
 
@@ -134,10 +218,10 @@ class GateRule:
     """
 
     op: str
-    threshold: float
-    severity: str
-    explanation: str
-    minimum_sample: int = 0
+    threshold: float = _key(_number, "the bound its value must keep")
+    severity: str = _key(_choice("severity", "fail", "warn"), "what it does when the bound is not kept")
+    explanation: str = ""
+    minimum_sample: int = _key(_count, "measured on fewer keys, records or comparisons it is inconclusive", 0)
 
 
 DEFAULT_GATES: Final[dict[str, GateRule]] = {
@@ -155,128 +239,38 @@ DEFAULT_GATES: Final[dict[str, GateRule]] = {
 }
 """Every gate, in report order."""
 
+_SIDE: Final = _choice("side", "native", "otlp")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterRule:
-    """What a writer of ``side`` never records: kinds of events, and fields of those it does record."""
+    """What a writer of ``side`` never records: kinds of events, and fields of those it does record.
+
+    ``writer`` is one of ``--native-writer`` (a version stands for all below it) or ``--profile``.
+    """
 
     writer: str
-    side: str
-    never: tuple[str, ...] = ()
-    never_fields: tuple[str, ...] = ()
+    side: str = _key(_SIDE, "native (unless NAME is java-agent) or otlp; it distinguishes our two writers of one name")
+    never: tuple[str, ...] = _key(
+        _choices("kind", [kind.value for kind in Kind]),
+        "kinds of events it never records: BY_DESIGN when only the other side has them",
+        (),
+    )
+    never_fields: tuple[str, ...] = _key(
+        _choices("field", COMPARED_FIELDS),
+        "fields it never records: NOT_COMPARABLE when only the other side has them",
+        (),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilentRule:
-    """A part of the system that is known to leave no trace on ``side``; all that is named must agree."""
+    """A part of the system that is known to leave no trace on ``side``; all that is named must agree.
 
-    side: str
-    topic: str | None = None
-    group: str | None = None
-    service: str | None = None
+    Such keys are BY_DESIGN.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One key of the file: attribute, reader, writer and meaning; ``example`` is the comment for an absent value."""
-
-    key: str
-    attribute: str
-    read: Callable[[Any, str], Any]
-    description: str
-    write: Callable[[Any], str] = write_toml
-    example: str | None = None
-
-
-def _timed(key: str, description: str) -> Setting:
-    return Setting(key, f"{key}_ms", _duration, description, _write_duration)
-
-
-def _same(key: str, read: Callable[[Any, str], Any], description: str, **options: Any) -> Setting:
-    return Setting(key, key, read, description, **options)
-
-
-SETTINGS: Final = (
-    _timed("grace", "how late a record may arrive (ms, s, m, h or d); --grace goes before it"),
-    _timed("late_after", "a record that arrived so long after its event is late"),
-    _timed("consume_timeout", "a delivery without an end is IN_FLIGHT until then, ABANDONED after"),
-    _timed(
-        "shutdown_window",
-        "before the last event of a process that ended: what is missing there is SHUTDOWN_WINDOW",
-    ),
-    _timed("forget_after", "across runs: a key that stayed open so long is waited for no longer"),
-    _same("writer_silent_minimum", _count, "events of a topic or group before its absence is called silence"),
-    _same(
-        "value_length_limit",
-        _count,
-        "attribute limit of the spans' writer: a prefix as long is TRUNCATED",
-        example="128",
-    ),
-    _same(
-        "sampling_ratio",
-        _ratio,
-        "share of messages with spans: of the others as many as chance allows are NOT_SAMPLED",
-    ),
-    _same(
-        "mask_keys",
-        _choice("way to mask", "none", "mask", "hash"),
-        "message keys in all output: none (as they are), mask (mask_text), hash (salted SHA-256)",
-    ),
-    _same("mask_text", _text, "what stands for a masked value; a side that shows it is REDACTED"),
-    _same("mask_salt", _text, "put before a value that is hashed; a side that shows that hash is REDACTED"),
-)
-"""The top-level keys, in the order they are printed."""
-
-FIELD_SETTINGS: Final = (
-    _same(
-        "severity",
-        _choice("severity", "fail", "warn", "ignore"),
-        "what a disagreement does to the run: fail, warn or ignore",
-    ),
-    _same("tolerance_ms", _count, "start_ms, end_ms and cost_ms: so far apart is WITHIN_TOLERANCE"),
-    _same(
-        "verdicts",
-        _verdicts,
-        "what single verdicts mean for this field: ok, warn or fail",
-        write=_write_verdicts,
-        example='{ TRUNCATED = "fail", MISSING_OTLP = "ok" }',
-    ),
-)
-"""The keys of ``[fields.NAME]``."""
-
-GATE_SETTINGS: Final = (
-    _same("threshold", _number, "the bound its value must keep"),
-    _same("severity", _choice("severity", "fail", "warn"), "what it does when the bound is not kept"),
-    _same("minimum_sample", _count, "measured on fewer keys, records or comparisons it is inconclusive"),
-)
-"""The keys of ``[gates.NAME]``."""
-
-_SIDE: Final = _choice("side", "native", "otlp")
-
-WRITER_SETTINGS: Final = (
-    _same(
-        "side",
-        _SIDE,
-        "native (unless NAME is java-agent) or otlp; it distinguishes our two writers of one name",
-    ),
-    _same(
-        "never",
-        _choices("kind", [kind.value for kind in Kind]),
-        "kinds of events it never records: BY_DESIGN when only the other side has them",
-    ),
-    _same(
-        "never_fields",
-        _choices("field", COMPARED_FIELDS),
-        "fields it never records: NOT_COMPARABLE when only the other side has them",
-    ),
-)
-"""The keys of ``[writers."NAME"]``; NAME is one of ``--native-writer`` (a version stands for all below it) or
-``--profile``."""
-
-SILENT_SETTINGS: Final = (
-    _same("side", _SIDE, "the side that shows nothing"),
-    _same("topic", _text, "of this topic"),
-    _same("group", _text, "of this producer or consumer group"),
-    _same("service", _text, "of this service; only spans name one"),
-)
-"""The keys of one ``[[silent]]``: all that are named must agree; such keys are BY_DESIGN."""
+    side: str = _key(_SIDE, "the side that shows nothing")
+    topic: str | None = _key(_text, "of this topic", None)
+    group: str | None = _key(_text, "of this producer or consumer group", None)
+    service: str | None = _key(_text, "of this service; only spans name one", None)

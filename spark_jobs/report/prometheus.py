@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
@@ -14,24 +15,65 @@ from spark_jobs.report.wording import visible
 from spark_jobs.taxonomy import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from spark_jobs.report.result import Gate, Group, Latency, Loss, Result
+    from spark_jobs.report.result import Latency, Result
 
 PREFIX: Final = "mqtrace_reconcile_"
 MOST_GROUPS: Final = 200
 """Pairs of topic and group with series of their own; the others are added up."""
-_Sample: TypeAlias = "tuple[Sequence[str], float | int | None]"
+_SIDES: Final = ("native", "otlp")
+_LEDGER_LABELS = ("side", "component", "cause", "service", "place")
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One gauge, named ``PREFIX + name`` in the file; ``samples`` yields the values of its labels and its value."""
+class Metric(NamedTuple):
+    """One gauge, named ``PREFIX + name`` in the file."""
 
     name: str
     labels: tuple[str, ...]
     help: str
-    samples: Callable[[Result], Iterable[_Sample]]
+
+
+METRICS: Final = (
+    Metric("verdict", ("verdict",), "1 for the verdict of the run, 0 for the others."),
+    Metric("exit_code", (), "Exit code of the run."),
+    Metric("records", ("side", "place"), "Lines of the balance sheet, in records."),
+    Metric("balanced", (), "1 when every record is accounted for."),
+    Metric("events", ("status",), "Events by status."),
+    Metric("kind_events", ("kind", "status"), "Events by kind and status."),
+    Metric("reason_events", ("reason",), "Events by reason."),
+    Metric("field_verdicts", ("field", "verdict"), "Compared fields by verdict."),
+    Metric("gate_value", ("gate", "op"), "Measured value of a gate."),
+    Metric("gate_threshold", ("gate", "op"), "Threshold of a gate."),
+    Metric("gate_outcome", ("gate", "outcome"), "1 for the outcome of the gate, 0 for the others."),
+    Metric("unexplained_events", ("side",), "Events this side lacks without explanation."),
+    Metric("attributed_events", ("side",), "Events this side lacks for another named reason."),
+    Metric("checked_events", ("side",), "Events this side should have."),
+    Metric(
+        "unexplained_ratio_upper_bound", ("side",), "Upper bound of the unexplained share of events, 95 % confidence."
+    ),
+    Metric(
+        "ledger_drops",
+        _LEDGER_LABELS,
+        "Losses that ledgers counted, those attributed to missing events, and the surplus.",
+    ),
+    Metric("latency_seconds", ("stage", "quantile"), "Latency of a stage."),
+    Metric("latency_events", ("stage",), "Events behind the latency of a stage."),
+    Metric("group_events", ("topic", "group", "count"), "Consumption of a topic by a group."),
+    Metric(
+        "other_group_events",
+        ("count",),
+        f"Consumption by the pairs beyond the {MOST_GROUPS} with series of their own, and the number of `pairs`.",
+    ),
+    Metric("group_process_seconds", ("topic", "group", "quantile"), "Processing time of a group."),
+    Metric("window_begin_seconds", (), "Begin of the window, Unix time."),
+    Metric("window_end_seconds", (), "End of the window, Unix time."),
+    Metric("horizon_seconds", (), "Settled horizon, Unix time."),
+    Metric("spark_jobs", (), "Spark jobs of the run."),
+    Metric("spark_stages", (), "Spark stages of the run."),
+    Metric("wall_seconds", (), "Wall time of the run."),
+)
+"""Every metric in the order of the file; ``docs/reconciliation/findings.md`` lists the same."""
 
 
 def render_metrics(result: Result) -> str:
@@ -45,151 +87,82 @@ class _Run:
 
     result: Result
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        values = read_values(self.result)
         for metric in METRICS:
             family = GaugeMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
-            for labels, value in metric.samples(self.result):
+            for labels, value in flatten_labels(values[metric.name]):
                 if value is not None and not math.isnan(value):
                     family.add_metric([visible(label) for label in labels], _round(value))
             if family.samples:
                 yield family
 
 
+def flatten_labels(values: Any, labels: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float | None]]:
+    """Yield the labels and the value of each sample of a metric."""
+    if not isinstance(values, Mapping):
+        yield labels, values
+        return
+    for key, each in values.items():
+        yield from flatten_labels(each, (*labels, *(key if isinstance(key, tuple) else (key,))))
+
+
 def _round(value: float) -> float:
     return float(value) if float(value).is_integer() else float(f"{value:.12g}")
 
 
-_Samples: TypeAlias = "Callable[[Result], Iterable[_Sample]]"
+def read_values(result: Result) -> dict[str, Any]:
+    """Return the value of each metric by name; where it has labels, a dictionary by these, nested or by tuples."""
+    groups, others = split_heaviest(result.groups, "deliveries", MOST_GROUPS)
+    losses = result.loss.items()
+    return {
+        "verdict": {word.value: word.value == result.verdict for word in Verdict},
+        "exit_code": result.exit_code,
+        "records": {(side, line.name): getattr(line, side) for line in balance(result.inputs) for side in _SIDES},
+        "balanced": result.conservation.holds,
+        "events": result.status,
+        "kind_events": result.status_by_kind,
+        "reason_events": result.reason,
+        "field_verdicts": {item.name: item.verdicts for item in result.fields},
+        "gate_value": {(gate.name, gate.op): gate.value for gate in result.gates},
+        "gate_threshold": {(gate.name, gate.op): gate.threshold for gate in result.gates},
+        "gate_outcome": {
+            (gate.name, word.value): word.value == gate.outcome for gate in result.gates for word in Outcome
+        },
+        "unexplained_events": {side: loss.unexplained for side, loss in losses},
+        "attributed_events": {side: loss.attributed for side, loss in losses},
+        "checked_events": {side: loss.checked for side, loss in losses},
+        "unexplained_ratio_upper_bound": {
+            side: None if loss.upper_bound_95_ppm is None else loss.upper_bound_95_ppm * 1e-6 for side, loss in losses
+        },
+        "ledger_drops": {
+            (line.side, line.component, line.cause, line.service or "", place): getattr(line, place)
+            for line in (result.ledger.lines if result.ledger else ())
+            for place in ("counted", "attributed", "surplus")
+        },
+        "latency_seconds": {stage: _quantiles(row) for stage, row in result.latency.items()},
+        "latency_events": {stage: row.count for stage, row in result.latency.items()},
+        "group_events": {
+            (group.topic, group.group, name): getattr(group, name) for group in groups for name in GROUP_COUNTS
+        },
+        "other_group_events": {
+            "pairs": len(others),
+            **{name: sum(getattr(group, name) for group in others) for name in GROUP_COUNTS},
+        },
+        "group_process_seconds": {(group.topic, group.group): _quantiles(group.process) for group in groups},
+        "window_begin_seconds": _seconds(result.window.begin_ms),
+        "window_end_seconds": _seconds(result.window.end_ms),
+        "horizon_seconds": _seconds(result.horizon_ms),
+        "spark_jobs": result.spark and result.spark.jobs,
+        "spark_stages": result.spark and result.spark.stages,
+        "wall_seconds": result.wall_seconds,
+    }
 
 
-def _one(name: str, help_: str, value_of: Callable[[Result], float | None]) -> Metric:
-    return Metric(name, (), help_, lambda result: [((), value_of(result))])
-
-
-def _by_key(counts_of: Callable[[Result], Mapping[str, float]]) -> _Samples:
-    return lambda result: [((name,), n) for name, n in counts_of(result).items()]
-
-
-def _nested(counts_of: Callable[[Result], Mapping[str, Mapping[str, int]]]) -> _Samples:
-    return lambda result: [
-        ((outer, inner), n) for outer, counts in counts_of(result).items() for inner, n in counts.items()
-    ]
-
-
-def _verdicts(result: Result) -> Iterable[_Sample]:
-    return [((word.value,), int(word.value == result.verdict)) for word in Verdict]
-
-
-def _records(result: Result) -> Iterable[_Sample]:
-    for line in balance(result.inputs):
-        yield ("native", line.name), line.native
-        yield ("otlp", line.name), line.otlp
-
-
-def _gates(value_of: Callable[[Gate], float | None]) -> _Samples:
-    return lambda result: [((gate.name, gate.op), value_of(gate)) for gate in result.gates]
-
-
-def _outcomes(result: Result) -> Iterable[_Sample]:
-    return [((gate.name, word.value), int(word.value == gate.outcome)) for gate in result.gates for word in Outcome]
-
-
-def _loss(name: str, help_: str, value_of: Callable[[Loss], float | None]) -> Metric:
-    return Metric(
-        name, ("side",), help_, lambda result: [((side,), value_of(loss)) for side, loss in result.loss.items()]
-    )
-
-
-def _bound(loss: Loss) -> float | None:
-    return None if loss.upper_bound_95_ppm is None else loss.upper_bound_95_ppm * 1e-6
-
-
-def _ledger(result: Result) -> Iterable[_Sample]:
-    for line in result.ledger.lines if result.ledger else ():
-        labels = (line.side, line.component, line.cause, line.service or "")
-        yield from (((*labels, place), getattr(line, place)) for place in ("counted", "attributed", "surplus"))
-
-
-def _quantiles(rows_of: Callable[[Result], Iterable[tuple[Sequence[str], Latency]]]) -> _Samples:
-    return lambda result: [
-        ((*labels, quantile), _seconds(ms))
-        for labels, row in rows_of(result)
-        for quantile, ms in (("0.5", row.p50), ("0.95", row.p95), ("0.99", row.p99), ("1", row.max))
-    ]
-
-
-def _verdicts_of_fields(result: Result) -> Mapping[str, Mapping[str, int]]:
-    return {item.name: item.verdicts for item in result.fields}
-
-
-def _latency_counts(result: Result) -> Mapping[str, float]:
-    return {stage: row.count for stage, row in result.latency.items()}
-
-
-def _latencies(result: Result) -> Iterable[tuple[Sequence[str], Latency]]:
-    return [((stage,), row) for stage, row in result.latency.items()]
-
-
-def _processing(result: Result) -> Iterable[tuple[Sequence[str], Latency]]:
-    return [((group.topic, group.group), group.process) for group in _split(result)[0]]
-
-
-def _groups(result: Result) -> Iterable[_Sample]:
-    for group in _split(result)[0]:
-        yield from (((group.topic, group.group, name), getattr(group, name)) for name in GROUP_COUNTS)
-
-
-def _other_groups(result: Result) -> Iterable[_Sample]:
-    others = _split(result)[1]
-    yield ("pairs",), len(others)
-    yield from (((name,), sum(getattr(group, name) for group in others)) for name in GROUP_COUNTS)
-
-
-def _split(result: Result) -> tuple[list[Group], list[Group]]:
-    return split_heaviest(result.groups, "deliveries", MOST_GROUPS)
+def _quantiles(row: Latency) -> dict[str, float | None]:
+    quantiles = {"0.5": row.p50, "0.95": row.p95, "0.99": row.p99, "1": row.max}
+    return {quantile: _seconds(ms) for quantile, ms in quantiles.items()}
 
 
 def _seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1000
-
-
-def _of_spark(name: str) -> Callable[[Result], float | None]:
-    return lambda result: getattr(result.spark, name) if result.spark else None
-
-
-_GROUP_QUANTILE = ("topic", "group", "quantile")
-_LEDGER_LABELS = ("side", "component", "cause", "service", "place")
-_LEDGER_HELP = "Losses that ledgers counted, those attributed to missing events, and the surplus."
-_OTHERS_HELP = f"Consumption by the pairs beyond the {MOST_GROUPS} with series of their own, and the number of `pairs`."
-_BOUND_HELP = "Upper bound of the unexplained share of events, 95 % confidence."
-
-METRICS: Final[tuple[Metric, ...]] = (
-    Metric("verdict", ("verdict",), "1 for the verdict of the run, 0 for the others.", _verdicts),
-    _one("exit_code", "Exit code of the run.", lambda result: int(result.exit_code)),
-    Metric("records", ("side", "place"), "Lines of the balance sheet, in records.", _records),
-    _one("balanced", "1 when every record is accounted for.", lambda result: int(result.conservation.holds)),
-    Metric("events", ("status",), "Events by status.", _by_key(lambda result: result.status)),
-    Metric("kind_events", ("kind", "status"), "Events by kind and status.", _nested(lambda it: it.status_by_kind)),
-    Metric("reason_events", ("reason",), "Events by reason.", _by_key(lambda result: result.reason)),
-    Metric("field_verdicts", ("field", "verdict"), "Compared fields by verdict.", _nested(_verdicts_of_fields)),
-    Metric("gate_value", ("gate", "op"), "Measured value of a gate.", _gates(lambda gate: gate.value)),
-    Metric("gate_threshold", ("gate", "op"), "Threshold of a gate.", _gates(lambda gate: gate.threshold)),
-    Metric("gate_outcome", ("gate", "outcome"), "1 for the outcome of the gate, 0 for the others.", _outcomes),
-    _loss("unexplained_events", "Events this side lacks without explanation.", lambda loss: loss.unexplained),
-    _loss("attributed_events", "Events this side lacks for another named reason.", lambda loss: loss.attributed),
-    _loss("checked_events", "Events this side should have.", lambda loss: loss.checked),
-    _loss("unexplained_ratio_upper_bound", _BOUND_HELP, _bound),
-    Metric("ledger_drops", _LEDGER_LABELS, _LEDGER_HELP, _ledger),
-    Metric("latency_seconds", ("stage", "quantile"), "Latency of a stage.", _quantiles(_latencies)),
-    Metric("latency_events", ("stage",), "Events behind the latency of a stage.", _by_key(_latency_counts)),
-    Metric("group_events", ("topic", "group", "count"), "Consumption of a topic by a group.", _groups),
-    Metric("other_group_events", ("count",), _OTHERS_HELP, _other_groups),
-    Metric("group_process_seconds", _GROUP_QUANTILE, "Processing time of a group.", _quantiles(_processing)),
-    _one("window_begin_seconds", "Begin of the window, Unix time.", lambda result: _seconds(result.window.begin_ms)),
-    _one("window_end_seconds", "End of the window, Unix time.", lambda result: _seconds(result.window.end_ms)),
-    _one("horizon_seconds", "Settled horizon, Unix time.", lambda result: _seconds(result.horizon_ms)),
-    _one("spark_jobs", "Spark jobs of the run.", _of_spark("jobs")),
-    _one("spark_stages", "Spark stages of the run.", _of_spark("stages")),
-    _one("wall_seconds", "Wall time of the run.", lambda result: result.wall_seconds),
-)
-"""Every metric in the order of the file; ``docs/reconciliation/findings.md`` lists the same."""

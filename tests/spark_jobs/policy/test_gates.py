@@ -244,7 +244,6 @@ def test_gate_below_its_minimum_sample_is_inconclusive():
 
 def test_field_severity_and_single_verdicts_decide_the_agreement_gates():
     counts = tally(fields={"success": Counter(EQUAL=90, DIFFERENT=10), "tags": Counter(EQUAL=90, TRUNCATED=10)})
-    severity = dict(POLICY.severity)
     for success, verdicts, critical, other in (
         ("fail", {}, "fail", "pass"),
         ("warn", {}, "inconclusive", "warn"),
@@ -252,6 +251,7 @@ def test_field_severity_and_single_verdicts_decide_the_agreement_gates():
         ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "fail"}}, "fail", "pass"),
         ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "warn"}}, "pass", "warn"),
     ):
-        policy = replace(POLICY, severity={**severity, "success": success}, verdicts=verdicts)
+        fields = {name: replace(rule, verdicts=verdicts.get(name)) for name, rule in POLICY.fields.items()}
+        policy = replace(POLICY, fields=fields | {"success": replace(fields["success"], severity=success)})
         gates = outcomes(counts, policy=policy)
         assert (gates["critical_field_agreement"], gates["field_agreement"]) == (critical, other)

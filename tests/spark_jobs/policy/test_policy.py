@@ -1,6 +1,7 @@
 """The policy file: its content, and one line for each error in it."""
 
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,12 @@ from spark_jobs.policy.profiles import (
 )
 from spark_jobs.policy.settings import (
     DEFAULT_GATES,
-    FIELD_SETTINGS,
-    GATE_SETTINGS,
-    SETTINGS,
-    SILENT_SETTINGS,
-    WRITER_SETTINGS,
+    FieldRule,
+    GateRule,
+    SilentRule,
+    Tolerances,
+    WriterRule,
+    settings_of,
 )
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict
@@ -77,7 +79,8 @@ def test_policy_file_changes_only_what_it_names(read):
     default = read_policy(None)
     assert (policy.grace_ms, policy.writer_silent_minimum) == (300_000, 9)
     assert (policy.tolerance("start_ms"), policy.tolerance("end_ms")) == (40, default.tolerance("end_ms"))
-    assert policy.severity == {**default.severity, "tags": "fail", "topic": "warn"}
+    severity, before = ({name: rule.severity for name, rule in one.fields.items()} for one in (policy, default))
+    assert severity == {**before, "tags": "fail", "topic": "warn"}
     assert (policy.gates["malformed"].threshold, policy.gates["malformed"].severity) == (3, "warn")
     assert {name: gate for name, gate in policy.gates.items() if name != "malformed"} == {
         name: gate for name, gate in default.gates.items() if name != "malformed"
@@ -291,6 +294,6 @@ HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation" / "policy.md"
 
 def test_policy_reference_names_every_key_field_and_gate():
     text = HANDBOOK.read_text(encoding="utf-8")
-    for setting in (*SETTINGS, *FIELD_SETTINGS, *GATE_SETTINGS, *WRITER_SETTINGS, *SILENT_SETTINGS):
+    for setting in chain(*map(settings_of, (Tolerances, FieldRule, GateRule, WriterRule, SilentRule))):
         assert f"| `{setting.key}` | {setting.description} |" in text
     assert [name for name in (*COMPARED_FIELDS, *DEFAULT_GATES) if f"| `{name}` |" not in text] == []

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_jobs.report.files import render_junit, render_reports
 from spark_jobs.report.glossary import label_finding
-from spark_jobs.report.prometheus import METRICS, MOST_GROUPS, PREFIX, render_metrics
+from spark_jobs.report.prometheus import METRICS, MOST_GROUPS, PREFIX, flatten_labels, read_values, render_metrics
 from spark_jobs.report.result import GROUP_COUNTS, Latency, Loss, MalformedSample
 from spark_jobs.report.summary import render_summary
 from spark_jobs.taxonomy import Reason, Status
@@ -34,10 +34,12 @@ def metrics(made):
 )
 def test_metrics_read_back_equal_the_known_samples_of_the_table(changes):
     made = result(**changes)
+    values = read_values(made)
+    assert values.keys() == {metric.name for metric in METRICS}
     expected = {
-        (metric.name, frozenset(zip(metric.labels, labels, strict=True))): pytest.approx(value, rel=1e-11)
+        (metric.name, frozenset(zip(metric.labels, labels, strict=True))): pytest.approx(float(value), rel=1e-11)
         for metric in METRICS
-        for labels, value in metric.samples(made)
+        for labels, value in flatten_labels(values[metric.name])
         if value is not None
     }
     assert metrics(made) == expected
