@@ -50,16 +50,17 @@ def span_attributes(trace_ctx):
 
 
 def traced(*exporters, **options):
-    """A processor without threads and a function that makes the span of one context pass through it."""
+    """A processor without threads and a function that makes the spans of contexts pass through it."""
     processor = MqTraceSpanProcessor(*exporters, **{"background": False, **options})
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)
     tracer = provider.get_tracer("tests")
 
-    def trace(trace_ctx):
-        values = span_attributes(trace_ctx)
-        links = [Link(_SOMEWHERE, attributes=attributes) for attributes in values.links]
-        operation = OPERATIONS[trace_ctx.trace_type]
-        tracer.start_span(operation.name, kind=operation.kind, attributes=values.span, links=links).end()
+    def trace(*contexts):
+        for trace_ctx in contexts:
+            values = span_attributes(trace_ctx)
+            links = [Link(_SOMEWHERE, attributes=attributes) for attributes in values.links]
+            operation = OPERATIONS[trace_ctx.trace_type]
+            tracer.start_span(operation.name, kind=operation.kind, attributes=values.span, links=links).end()
 
     return processor, trace

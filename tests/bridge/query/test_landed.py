@@ -20,6 +20,13 @@ MESSAGES = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def part(tmp_path):
+    """The landed part of one message."""
+    (landed_part,) = land(tmp_path, MESSAGES[:1])
+    return tmp_path / "native" / landed_part.file
+
+
 def _bodies(archive, text=ID):
     return sorted(message.body for message in archive.mentioning([text]))
 
@@ -107,10 +114,8 @@ def test_part_finished_during_the_search_is_read(tmp_path):
     assert {first.offset, *(message.offset for message in messages)} == {0, 1}
 
 
-def test_part_seen_growing_and_finished_is_one_record_seen_twice(tmp_path):
-    land(tmp_path, MESSAGES[:1])
-    (done,) = tmp_path.glob("native/*/part-*")
-    done.with_name(f".{done.name}.inprogress").write_bytes(done.read_bytes())
+def test_part_seen_growing_and_finished_is_one_record_seen_twice(tmp_path, part):
+    part.with_name(f".{part.name}.inprogress").write_bytes(part.read_bytes())
     (story,) = search(FilesArchive([tmp_path]), Query(frozenset({ID})), Reading(), limit=1).stories
     assert (story.records, story.repeats, len(story.sends[0].evidence[0].places)) == (1, 1, 1)
 
@@ -128,9 +133,7 @@ ODD_LINES = [
 ]
 
 
-def test_odd_line_is_a_remark_and_its_neighbours_are_read(tmp_path):
-    land(tmp_path, MESSAGES[:1])
-    (part,) = tmp_path.glob("native/*/part-*")
+def test_odd_line_is_a_remark_and_its_neighbours_are_read(tmp_path, part):
     good = part.read_text(encoding="utf-8")
     part.write_text("\n".join(ODD_LINES) + "\n" + good, encoding="utf-8")
     archive = FilesArchive([tmp_path])
@@ -139,9 +142,7 @@ def test_odd_line_is_a_remark_and_its_neighbours_are_read(tmp_path):
     assert archive.searched.remarks[0] == f"{part.name}, line 1: not a landed message (not JSON)"
 
 
-def test_remarks_are_bounded_and_counted(tmp_path):
-    land(tmp_path, MESSAGES[:1])
-    (part,) = tmp_path.glob("native/*/part-*")
+def test_remarks_are_bounded_and_counted(tmp_path, part):
     part.with_name("part-whole.jsonl").write_bytes(part.read_bytes())
     part.write_bytes(bytes(range(256)) * 2 + b"\nx" * 500)
     archive = FilesArchive([tmp_path])
@@ -150,9 +151,7 @@ def test_remarks_are_bounded_and_counted(tmp_path):
     assert archive.searched.remarks[-1].startswith("and ")
 
 
-def test_broken_parquet_file_is_a_remark(tmp_path):
-    land(tmp_path, MESSAGES[:1], suffix="parquet")
-    (part,) = tmp_path.glob("native/*/part-*")
+def test_broken_parquet_file_is_a_remark(tmp_path, part):
     part.with_name("part-broken.parquet").write_bytes(b"PAR1 no PAR1")
     archive = FilesArchive([tmp_path])
     assert len(_bodies(archive)) == 1

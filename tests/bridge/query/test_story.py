@@ -126,28 +126,38 @@ def test_client_host_is_shown_if_on_the_wire():
     assert story_of(pub(client_host="10.0.0.1")).sends[0].client_host is None
 
 
-def test_single_id_of_a_batch_finds_its_send():
-    batch = pub(msg_id="A1,B2,C3", offset_msg_id="P1,P2,P3", tags=None, keys=None)
-    story = story_of(batch, msg_id="B2")
-    assert [(send.offset_msg_id, send.of_batch) for send in story.sends] == [("P2", 3)]
+BATCH = pub(msg_id="A1,B2,C3", offset_msg_id="P1,P2,P3", tags=None, keys=None)
+TWO_KEYS = [
+    pub(),
+    recall(T0 + 3),
+    pub(T0 + 5, msg_id="OTHER", keys="order-10"),
+    pub(T0 + 9, msg_id="SECOND", keys="x order-1"),
+]
+NAMELESS = [pub(msg_id=None), pub(T0 + 1, msg_id=None, keys="other")]
+FOUND = {
+    "one id of a batch": ([BATCH], ["B2"], None, [("B2", 1, 0, 0)]),
+    "joined ids of a batch": (
+        [BATCH],
+        ["A1,B2,C3", "A1", "B2", "C3"],
+        None,
+        [(one, 1, 0, 0) for one in ("A1", "B2", "C3")],
+    ),
+    "the broker's offset id": ([pub(offset_msg_id="7F01"), *consume("R", T0)], ["7F01"], None, [(ID, 1, 0, 1)]),
+    "a key, and records without it": (TWO_KEYS, [], "order-1", [(ID, 1, 1, 0), ("SECOND", 1, 0, 0)]),
+    "a record without an id": (NAMELESS, [], "order-1", [("null", 1, 0, 0)]),  # Java writes null, which is no id
+    "an id and its key": ([pub()], [ID], "order-1", [(ID, 1, 0, 0)]),
+    "an id and another key": ([pub()], [ID], "order-2", []),
+}
 
 
-def test_joined_ids_of_a_batch_are_each_of_its_messages():
-    answer = answer_of(landed(pub(msg_id="A1,B2,C3")), "A1,B2,C3", "A1", "B2", "C3")
-    assert [story.msg_id for story in answer.stories] == ["A1", "B2", "C3"]
+@pytest.mark.parametrize(("contexts", "ids", "key", "found"), FOUND.values(), ids=FOUND)
+def test_message_is_found_by_its_ids_and_keys(contexts, ids, key, found):
+    stories = answer_of(landed(*contexts), *ids, key=key).stories
+    assert [(each.msg_id, len(each.sends), len(each.recalls), len(each.groups)) for each in stories] == found
 
 
-def test_offset_id_leads_to_the_message_with_all_its_records():
-    """A broker shows its offset id; consumers' records have the other one."""
-    (story,) = answer_of(landed(pub(offset_msg_id="7F01"), *consume("R", T0 + 50)), "7F01").stories
-    assert (story.msg_id, len(story.sends), len(story.groups)) == (ID, 1, 1)
-
-
-def test_key_finds_all_its_messages_with_their_keyless_records():
-    other = pub(T0 + 5, msg_id="OTHER", keys="order-10")
-    second = pub(T0 + 9, msg_id="SECOND", keys="x order-1")
-    answer = answer_of(landed(pub(), recall(T0 + 3), other, second), key="order-1")
-    assert [(story.msg_id, len(story.recalls)) for story in answer.stories] == [(ID, 1), ("SECOND", 0)]
+def test_message_of_a_batch_has_its_own_offset():
+    assert [(send.offset_msg_id, send.of_batch) for send in story_of(BATCH, msg_id="B2").sends] == [("P2", 3)]
 
 
 def test_keys_of_a_4_x_client_are_one_key():
@@ -155,22 +165,10 @@ def test_keys_of_a_4_x_client_are_one_key():
     assert len(answer_of(landed(pub(keys="k1 k2"), dialect="4.9.0"), key="k1 k2").stories) == 1
 
 
-def test_record_without_an_id_is_found_by_its_key_alone():
-    """Java writes the word null: no second pass may take it for an id."""
-    nameless = pub(msg_id=None)
-    (story,) = answer_of(landed(nameless, pub(T0 + 1, msg_id=None, keys="other")), key="order-1").stories
-    assert (story.msg_id, len(story.sends)) == ("null", 1)
-
-
 def test_bad_records_without_number_are_bounded_and_counted():
     answer = answer_of(landed(pub(), extra=b"x\x02" * 5_000), ID)
     assert len(answer.stories[0].bad) == 1_000
     assert answer.searched.remarks == ("5,000 bad records lie beside what was found; the first 1,000 are shown",)
-
-
-def test_id_and_key_must_both_match():
-    assert len(answer_of(landed(pub()), ID, key="order-1").stories) == 1
-    assert answer_of(landed(pub()), ID, key="order-2").stories == ()
 
 
 def test_newest_messages_are_kept_beyond_the_limit():

@@ -58,26 +58,30 @@ BROKEN = {
 """Finding → what brings it about."""
 
 
-@pytest.mark.parametrize("finding", BROKEN)
-def test_broken_setting_is_the_only_finding(examine, finding):
-    findings, _ = examine(**BROKEN[finding])
-    assert set(findings) == {finding}
-    assert all(findings[finding][part] for part in ("what", "where", "fix"))
+NOWHERE = "/proc/self/nothing/here"
 
 
 @pytest.mark.parametrize(
     ("finding", "changes", "words"),
     [
+        *((finding, changes, "") for finding, changes in BROKEN.items()),
         ("setting_wrong", {"MQTRACE_DIALECT": "9.9"}, "MQTRACE_DIALECT = '9.9': one of 4.4.0"),
         ("setting_unknown", {"MQTRACE_FOOBAR": SECRET}, "unknown setting MQTRACE_FOOBAR"),
         ("propagator_missing", {"OTEL_PROPAGATORS": "tracecontext,b4"}, "'b4' is not installed"),
         ("no_propagator", {"OTEL_PROPAGATORS": "tracecontext,None,b4"}, "trace"),
         ("exporter_missing", {"MQTRACE_EXPORTERS": f"https://user:{SECRET}@host"}, "'https://…@host'"),
+        *(
+            (f"{kind}_not_writable", {f"MQTRACE_{kind.upper()}_DIR": NOWHERE}, "")
+            for kind in ("landing", "spool", "ledger")
+        ),
+        ("otlp_unreachable", {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOBODY}"}, ""),
+        ("kafka_config_unreadable", {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_KAFKA_CONFIG": "not-there"}, ""),
     ],
 )
-def test_wrong_setting_is_found_with_its_value_and_no_password(examine, finding, changes, words):
+def test_fault_is_the_only_finding_with_its_value_and_no_password(examine, finding, changes, words):
     findings, facts = examine(**changes)
     assert set(findings) == {finding}
+    assert all(findings[finding][part] for part in ("what", "where", "fix"))
     assert words in findings[finding]["what"]
     assert SECRET not in str(facts) + str(findings)
 
@@ -95,21 +99,6 @@ def test_declarative_configuration_without_a_propagator_is_found(examine, tmp_pa
     path = tmp_path / "otel.yaml"
     path.write_text(text, encoding="utf-8")
     assert [*examine(OTEL_CONFIG_FILE=str(path))[0]] == findings
-
-
-@pytest.mark.parametrize(
-    ("finding", "changes"),
-    [
-        *(
-            (f"{kind}_not_writable", {f"MQTRACE_{kind.upper()}_DIR": "/proc/self/nothing/here"})
-            for kind in ("landing", "spool", "ledger")
-        ),
-        ("otlp_unreachable", {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOBODY}"}),
-        ("kafka_config_unreadable", {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_KAFKA_CONFIG": "not-there"}),
-    ],
-)
-def test_unusable_destination_is_found(examine, finding, changes):
-    assert set(examine(**changes)[0]) == {finding}
 
 
 def test_refused_client_property_is_found(examine, kafka, tmp_path):

@@ -31,8 +31,7 @@ def exported(traced):
 
     def export(exporter, *contexts, **options):
         processor, trace = traced(exporter, **options)
-        for each in contexts:
-            trace(each)
+        trace(*contexts)
         assert processor.force_flush()
         return processor
 

@@ -112,10 +112,7 @@ def test_records_after_the_removal_or_move_of_the_open_part_are_written(traced, 
 def test_bad_spans_are_counted_by_reason_and_the_others_written(traced, tmp_path, caplog):
     exporter = NativeFileSpanExporter(directory=tmp_path, max_message_bytes=1000)
     processor, trace = traced(exporter)
-    trace(pub(1))
-    trace(pub(2, keys="x" * 2000))
-    trace(pub(3, body_length=2**40))
-    trace(pub(4, store_host="a\x01b"))
+    trace(pub(1), pub(2, keys="x" * 2000), pub(3, body_length=2**40), pub(4, store_host="a\x01b"))
     processor.force_flush()
     stats = processor.stats()["NativeFileSpanExporter"]
     assert (stats["exported"], stats["dropped"]["too_large"], stats["dropped"]["encode_error"]) == (2, 1, 1)

@@ -267,8 +267,7 @@ def test_spooled_records_arrive_once_in_order_when_the_broker_is_back(kafka, tra
     trace(pub(9))
     assert processor.force_flush()
     kafka.broker_down(1)
-    for number in range(3):
-        trace(pub(number))
+    trace(*map(pub, range(3)))
     assert not processor.force_flush(timeout_millis=1_000)  # it is safe, but it is not there
     assert (processor.stats()[NAME]["exported"], first.stats()["spooled"]) == (4, 3)
     processor.shutdown(timeout_millis=1_000)
@@ -334,8 +333,7 @@ def test_exporter_with_a_full_spool_counts_the_newest_as_failed(traced, tmp_path
     monkeypatch.setenv("MQTRACE_SPOOL_BYTES", "400")
     exporter = exporter_of(NOWHERE, tmp_path)
     processor, trace = traced(exporter, max_export_batch_size=1)
-    for number in range(5):
-        trace(pub(number))
+    trace(*map(pub, range(5)))
     while processor.run_once(now=10**18):
         pass
     stats = processor.stats()[NAME]

@@ -26,17 +26,6 @@ def _offer(lane, *names):
         lane.offer(span(name))
 
 
-def test_batch_is_exported_when_it_is_full():
-    exporter, clock = Scripted(), ManualClock()
-    lane = lane_of(exporter, clock=clock, max_export_batch_size=2)
-    _offer(lane, "a")
-    assert not lane.ready(clock.monotonic_ns())
-    _offer(lane, "b", "c")
-    assert lane.run_once(clock.monotonic_ns()) == 2
-    assert lane.run_once(clock.monotonic_ns()) == 0
-    assert exporter.batches == [["a", "b"]]
-
-
 def test_delay_may_count_from_the_last_batch():
     """RocketMQ since 5.3.1: at once after a quiet time, then not before 5000 ms are over, unless a batch is full."""
     exporter, clock = Scripted(), ManualClock()
