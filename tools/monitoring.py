@@ -251,7 +251,10 @@ PANELS: Final = (
         "threshold {{gate}} {{op}}": "<mqtrace_reconcile_gate_threshold>",
     }, kind="table"),
     Panel(_RUNS, "Latency", {"{{stage}} {{quantile}}": "<mqtrace_reconcile_latency_seconds>"}, "s"),
-    Panel(_RUNS, "Consumption by group", {"{{topic}} {{group}} {{count}}": "<mqtrace_reconcile_group_events>"}),
+    Panel(_RUNS, "Consumption by group", {
+        "{{topic}} {{group}} {{count}}": "<mqtrace_reconcile_group_events>",
+        "others {{count}}": "<mqtrace_reconcile_other_group_events>",
+    }),
     Panel(_RUNS, "Processing time of a group", {
         "{{topic}} {{group}} {{quantile}}": "<mqtrace_reconcile_group_process_seconds>",
     }, "s"),

@@ -30,6 +30,7 @@ _COMPRESSED: Final = (
     (b"\x1f\x8b", "gzip", "gunzip"),
     (b"BZh", "bzip2", "bunzip2"),
     (b"\xfd7zXZ\x00", "xz", "unxz"),
+    (b"\x04\x22\x4d\x18", "lz4", "unlz4"),
     (ZSTD_MAGIC, "zstd", "unzstd"),
 )
 

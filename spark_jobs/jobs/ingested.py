@@ -172,9 +172,13 @@ class Ingested:
         return {source for sides in read for side in sides.values() for source in side.sources}
 
     def next_name(self) -> str:
-        """Return the name of the next batch of files, which no batch has, nor one that another replaces."""
+        """Return the name of the next batch of files: not of a batch, one that another replaces, or one that failed.
+
+        Tasks of a batch that failed may still write.
+        """
         on_disk = self._on_disk()
         names = on_disk | {old for name in on_disk for old in self._plain(name)[_INSTEAD_OF]}
+        names |= {path.name.removeprefix(_INCOMING) for path in self.directory.glob(f"{_INCOMING}*")}
         numbers = [name.removeprefix(_FILES_NAME) for name in names if name.startswith(_FILES_NAME)]
         return f"{_FILES_NAME}{1 + max(map(int, numbers), default=0):09d}"
 

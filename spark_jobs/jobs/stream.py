@@ -241,6 +241,16 @@ class Ingest:
         self._read(engine, f"topics-{sum(ends.values()):020d}", inputs, how)
 
     def _read_files(self, engine: Engine, paths: Sequence[AnyPath]) -> None:
+        """Read files as one batch, without those that were removed after they had been listed."""
+        try:
+            self._read_batch(engine, paths)
+        except Exception:  # Spark wraps what its tasks raise
+            left = [path for path in paths if as_path(str(path)).exists()]
+            if len(left) == len(paths):
+                raise
+            self._read_files(engine, left)
+
+    def _read_batch(self, engine: Engine, paths: Sequence[AnyPath]) -> None:
         fresh = frozenset(paths)
         how = self._options.reading
         layout = None if how.otlp_format is None else Layout(how.otlp_format)

@@ -237,7 +237,7 @@ def _load(path: AnyPath) -> dict[str, Any]:
         return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"--policy {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors, as that of 5,000 digits
         raise UnreadableInputError(f"--policy {path} is not valid TOML: {error}") from error
 
 

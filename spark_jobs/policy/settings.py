@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
+import sys
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,8 +53,8 @@ def _count(value: Any, name: str) -> int:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise UsageError(f"{name}: invalid number {value!r}; write a number from 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
+        raise UsageError(f"{name}: invalid number {value!r:.60}; write a number from 0")
     return float(value)
 
 

@@ -370,6 +370,7 @@ COMPRESSED = [
     ("a.gz", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
     ("a.jsonl.bz2", bz2.compress, "bzip2-compressed; decompress it first (bunzip2)"),
     ("a.jsonl.xz", lzma.compress, "xz-compressed; decompress it first (unxz)"),
+    ("a.jsonl.lz4", b"\x04\x22\x4d\x18".__add__, "lz4-compressed; decompress it first (unlz4)"),
     ("a.jsonl.zst", zstandard.compress, "zstd-compressed; decompress it first (unzstd)"),
 ]
 LOCAL = ["reconcile", "--engine", "local", "--out", "out"]

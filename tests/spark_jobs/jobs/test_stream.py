@@ -223,6 +223,20 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
     assert stream.run(auto, spark=spark).writers == last
 
 
+def test_file_removed_between_listing_and_reading_is_left_out(tmp_path):
+    native, otlp = laid_down(tmp_path)
+    gone = native / "date=2026-11-21" / "part-0.jsonl"
+
+    def remove(stage):
+        if stage.startswith("reading"):
+            gone.unlink(missing_ok=True)
+
+    ingest = Ingest(options(native, otlp, tmp_path / "out"), files_per_batch=10, progress=remove)
+    assert ingest.ingest(PlainEngine()) == 1
+    sources = ingest.ingested.sources()
+    assert (len(sources), str(gone) in sources) == (4, False)
+
+
 def test_second_stream_in_a_directory_is_refused(recorded, tmp_path):
     with hold(tmp_path / "stream", name="--out"), pytest.raises(UsageError, match="in use by another run"):
         stream.run(options(*recorded, tmp_path))

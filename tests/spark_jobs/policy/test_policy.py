@@ -123,12 +123,15 @@ def test_policy_file_changes_only_what_it_names(read):
         ("[fields.end_ms]\ntolerance_ms = -1", "invalid count"),
         ("[fields.end_ms]\ntolerance_ms = 9999999999", "invalid count"),
         ("[gates.late]\nthreshold = nan", "invalid number"),
+        (f"sampling_ratio = 1{'0' * 400}", "invalid number"),
         ("[gates.late]\nthreshold = -1", "write a number from 0"),
         ("grace = '99999999999d'", "longer than a hundred years"),
         ("gates = 3", r"gates must be tables, as in \[gates\.malformed\]"),
         ("fields = 3", r"fields must be tables, as in \[fields\.start_ms\]"),
         ("grace = 'later'", "invalid duration"),
         ("grace = ", "not valid TOML"),
+        (f"grace = {'9' * 5000}", "not valid TOML"),
+        (f"grace = {'[' * 5000}", "not valid TOML"),
     ],
 )
 def test_invalid_policy_is_refused_in_one_line_that_names_the_place(read, text, message):
