@@ -54,7 +54,7 @@ def doctor(
             code, reports = run_command(command, os.environ)
         except UsageError as error:
             if as_json:
-                fix = "name a program that is there"
+                fix = "name a program that can be run"
                 checkup.error("command_not_started", str(error), where="the command", fix=fix)
                 sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
             raise

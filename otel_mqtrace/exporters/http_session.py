@@ -1,8 +1,4 @@
-"""A ``requests.Session`` for an exporter, which sends to one URL again and again, and the check of its replies.
-
-Proxies, certificates and netrc of the environment are resolved at the first request, where ``requests`` reads the
-environment and ``~/.netrc`` for each one. Needs the ``otlp`` extra.
-"""
+"""Sessions for an exporter: one prepares the request to a URL once, one checks replies. Needs the ``otlp`` extra."""
 
 from __future__ import annotations
 
@@ -15,14 +11,18 @@ from otel_mqtrace._clock import SystemClock, compute_deadline
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_REPEATED: Final = {"headers", "data", "json", "timeout", "allow_redirects", "verify", "cert"}
-"""What releases of OpenTelemetry's exporter pass with each request; only the body and the time-out differ."""
+_REPEATED: Final = {"headers", "data", "json", "timeout", "allow_redirects", "stream", "verify", "cert"}
+"""What releases of OpenTelemetry's exporter, and we, pass with each request; only body and time-out differ."""
 _MOST_BYTES: Final = 1 << 16  # of a reply; those of OTLP have tens
 _CLOCK: Final = SystemClock()
 
 
 class RepeatingSession(requests.Session):
-    """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual."""
+    """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual.
+
+    Proxies, certificates and netrc of the environment are resolved at the first request, where ``requests`` reads the
+    environment and ``~/.netrc`` for each one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,16 +30,14 @@ class RepeatingSession(requests.Session):
 
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
         """Send a request as :class:`requests.Session` does."""
-        if self.verify is not True:  # the exporter's certificate, instead of which requests takes REQUESTS_CA_BUNDLE
-            named.setdefault("verify", self.verify)
         body, headers = named.get("data"), named.get("headers") or {}
         if args or not named.keys() <= _REPEATED or named.get("json") or self.cookies or type(body) is not bytes:
             return super().request(method, url, *args, **named)
-        given = method, headers, named.get("verify"), named.get("cert")
-        if url not in self._known or self._known[url][0] != given:
+        settings = named.get("stream"), named.get("verify"), named.get("cert")
+        if url not in self._known or self._known[url][0] != (method, headers, settings):
             first = self.prepare_request(requests.Request(method, url, headers=headers, data=body))
-            environment = self.merge_environment_settings(first.url or url, {}, None, *given[2:])
-            self._known[url] = (method, dict(headers), *given[2:]), first, environment
+            environment = self.merge_environment_settings(first.url or url, {}, *settings)
+            self._known[url] = (method, dict(headers), settings), first, environment
         _, first, environment = self._known[url]
         repeated = first.copy()
         repeated.body = body
@@ -48,39 +46,51 @@ class RepeatingSession(requests.Session):
         return self.send(repeated, **sending, **environment)
 
 
-def check_replies(
-    session: requests.Session, on_reply: Callable[[bytes], object] = bytes, on_error: Callable[[str], object] = str
-) -> requests.Session:
-    """Have ``session`` read each reply within the time-out, and return it.
+class CheckingSession(requests.Session):
+    """Sends by ``sender``, a session that may be the application's, and reads each reply within the time-out.
 
     A redirect becomes a failure unless the body was sent again, and so does a web page: to OpenTelemetry's exporter
     both are success. ``on_reply`` gets the body of each good reply, ``on_error`` the error or status of each other one.
     """
-    send = session.request
 
-    def request(method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
+    def __init__(
+        self,
+        sender: requests.Session,
+        on_reply: Callable[[bytes], object] = bytes,
+        on_error: Callable[[str], object] = str,
+    ) -> None:
+        super().__init__()
+        self.headers = sender.headers
+        self._sender, self._on_reply, self._on_error = sender, on_reply, on_error
+
+    def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
+        """Send a request and return the response with its content read."""
+        if self.verify is not True:  # the exporter's certificate, instead of which requests takes REQUESTS_CA_BUNDLE
+            named.setdefault("verify", self.verify)
+        if self.cert is not None:
+            named.setdefault("cert", self.cert)
         timeout = named.get("timeout")
         deadline_ns = compute_deadline(_CLOCK, timeout * 1e3) if isinstance(timeout, int | float) else None
         try:
-            reply = send(method, url, *args, **named)
+            reply = self._sender.request(method, url, *args, **{**named, "stream": True})
             _read_content(reply, deadline_ns)
         except requests.RequestException as error:
-            on_error(_innermost(error))
+            self._on_error(_innermost(error))
             raise
         if misdirection := _find_misdirection(reply, method, url):
             reply.reason = misdirection
             reply._content = misdirection.encode()  # noqa: SLF001 - older exporters log the text
             reply.status_code = 400
-            on_error(misdirection)
+            self._on_error(misdirection)
         elif reply.ok:
-            on_reply(reply.content)
+            self._on_reply(reply.content)
         else:
-            on_error(f"{reply.status_code} {reply.reason}")
+            self._on_error(f"{reply.status_code} {reply.reason}")
         return reply
 
-    session.request = request  # type: ignore[method-assign]  # of any class: a credential provider's has its own
-    session.stream = True
-    return session
+    def close(self) -> None:
+        """Close the other session, as OpenTelemetry's exporter does with its own."""
+        self._sender.close()
 
 
 def _find_misdirection(reply: requests.Response, method: str, url: str) -> str:
