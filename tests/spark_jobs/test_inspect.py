@@ -1,6 +1,5 @@
 """``mqtrace inspect`` summarises an input, and streams it as JSON."""
 
-import base64
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs import inspect
 from spark_jobs.sources.files import source_files
+from tests.support.landings import write_landing
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 
@@ -77,8 +77,7 @@ def test_wrong_inputs_are_refused(tmp_path):
 
 
 def test_time_that_is_not_a_date_is_printed_as_it_is(tmp_path, capsys):
-    body = base64.b64encode(f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode()).decode()
-    (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
+    write_landing(tmp_path / "a.jsonl", f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode())
     assert inspect.run([str(tmp_path)]) == 0
     assert f"{2**63 - 1} ms, which is not a date" in capsys.readouterr().out
 
@@ -106,8 +105,9 @@ def test_file_of_a_directory_that_cannot_be_read_is_an_error(tmp_path, side):
 
 def test_control_characters_are_escaped_on_the_terminal(tmp_path, capsys):
     topic = "\x1b[31mred\x1b]0;title\x07\u202e" + "long" * 100
-    body = base64.b64encode(f"Recall\x011700000000000\x01r\x01g\x01{topic}\x01i\x01true\x02".encode()).decode()
-    (tmp_path / "a\x1b.jsonl").write_text(json.dumps({"body_base64": body}) + "\nbad\n", encoding="utf-8")
+    body = f"Recall\x011700000000000\x01r\x01g\x01{topic}\x01i\x01true\x02".encode()
+    with write_landing(tmp_path / "a\x1b.jsonl", body).open("a") as file:
+        file.write("bad\n")
     assert inspect.run([str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert not set("\x1b\x07\u202e") & set(shown)

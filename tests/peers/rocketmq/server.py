@@ -6,14 +6,20 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import Self
 
+from bridge.forwarder.rocketmq_source import RemotingTraceSource
+from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from otel_mqtrace.landing import LandedMessage
+from otel_mqtrace.model import TraceContext
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Request, SendResult
 from otel_mqtrace.rocketmq.commands import Command, RequestCode
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
 from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports
+from tests.support.native_spans import traced
 from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent
@@ -121,6 +127,22 @@ class RocketMq:
         sent = self._client.send(outgoing, group="peer-tests")
         assert all(isinstance(each, SendResult) for each in sent), sent
         return sent
+
+    def export(self, *contexts: TraceContext, **options: Any) -> None:
+        """Write records as an instrumented application does."""
+        processor, trace = traced(NativeRocketMqSpanExporter(namesrv=self.name_server, **options))
+        for context in contexts:
+            trace(context)
+        assert processor.force_flush()
+        processor.shutdown()
+
+    def drain(self, topic: str, *, commits: bool = False, **access: str) -> list[LandedMessage]:
+        """Return what the forwarder's source reads of a trace topic, from the committed offset to the end."""
+        with RemotingTraceSource(self.name_server, topic, **access) as source:
+            landed = [message for batch in source.drain() for message in batch]
+            if commits:
+                source.commit()
+        return landed
 
     def _ask(self, command: Command) -> None:
         self._client.call(Request((self.broker,), command, "the test's set-up"))

@@ -11,13 +11,12 @@ import rocketmq
 from opentelemetry.sdk.trace import TracerProvider
 
 from bridge.forwarder.run import ForwardOptions, run
-from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import ContextCode
 from tests.peers.peer import until
 from tests.support.archives import find_by_key
-from tests.support.native_spans import pub, sub, traced
+from tests.support.native_spans import pub, sub
 
 pytestmark = pytest.mark.peers
 
@@ -30,13 +29,8 @@ def export(rocketmq_server):
     """Export contexts as an instrumented application does, and wait until the broker's index knows them."""
 
     def write(*contexts, topic="RMQ_SYS_TRACE_TOPIC", **options):
-        exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, **options)
-        processor, trace = traced(exporter)
-        for context in contexts:
-            trace(context)
-        assert processor.force_flush()
+        rocketmq_server.export(*contexts, **options)
         assert _find_messages(rocketmq_server, topic, contexts[0].beans[0].msg_id)
-        processor.shutdown()
 
     return write
 

@@ -8,11 +8,10 @@ import pytest
 from bridge.query.findings import in_one_sentence
 from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import ArrivalRange
-from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from tests.peers.peer import until
 from tests.support.archives import search_once
-from tests.support.native_spans import pub, sub, traced
+from tests.support.native_spans import pub, sub
 
 pytestmark = pytest.mark.peers
 
@@ -26,16 +25,11 @@ def topic(rocketmq_server):
 @pytest.fixture(scope="module")
 def sent(rocketmq_server, topic):
     """A message that was sent and consumed by two groups, traced to the topic; its id."""
-    exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, trace_topic=topic)
-    processor, trace = traced(exporter)
     whole = pub(0)
     whole = replace(whole, beans=(replace(whole.beans[0], msg_id=new_unique_id()),))
-    trace(whole)
-    for group in ("billing", "stock"):
-        consumed = sub(*whole.beans, before=False)
-        trace(replace(consumed, group_name=group, request_id=new_unique_id()))
-    assert processor.force_flush()
-    processor.shutdown()
+    consumed = sub(*whole.beans, before=False)
+    by_groups = [replace(consumed, group_name=name, request_id=new_unique_id()) for name in ("billing", "stock")]
+    rocketmq_server.export(whole, *by_groups, trace_topic=topic)
     return whole.beans[0].msg_id
 
 

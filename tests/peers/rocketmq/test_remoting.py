@@ -31,40 +31,30 @@ def client(rocketmq_server):
         yield made
 
 
-def _drained(source):
-    return [message for batch in source.drain() for message in batch]
-
-
 def test_sent_messages_are_read_once_and_on_from_the_committed_offset(rocketmq_server, topic):
     """All queues, more than one pull each; a source that never committed begins again, one that did does not."""
     bodies = [b"%d" % number for number in range(500)]
     rocketmq_server.send(topic, *bodies, KEYS="some keys")
-    for _ in range(2):
-        with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
-            landed = _drained(source)
-            assert sorted(message.body for message in landed) == sorted(bodies)
-            assert len({(message.partition, message.offset) for message in landed}) == 500
-            assert {(message.source, message.keys) for message in landed} == {(topic, "some keys")}
-    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
-        _drained(source)
-        source.commit()
+    for commits in (False, True):
+        landed = rocketmq_server.drain(topic, commits=commits)
+        assert sorted(message.body for message in landed) == sorted(bodies)
+        assert len({(message.partition, message.offset) for message in landed}) == 500
+        assert {(message.source, message.keys) for message in landed} == {(topic, "some keys")}
     rocketmq_server.send(topic, b"new")
-    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
-        assert [message.body for message in _drained(source)] == [b"new"]
+    assert [message.body for message in rocketmq_server.drain(topic)] == [b"new"]
 
 
 def test_restarted_broker_loses_no_message(rocketmq_server, topic):
     rocketmq_server.send(topic, b"before")
     with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
-        [before] = _drained(source)
+        [before] = [message for batch in source.drain() for message in batch]
         source.commit()
         rocketmq_server.restart_broker()
         rocketmq_server.send(topic, *[b"after"] * 4)
-        assert [message.body for message in _drained(source)] == [b"after"] * 4
-    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
-        after = _drained(source)
-        assert [message.body for message in after] == [b"after"] * 4
-        assert [m.offset for m in after if m.partition == before.partition] == [before.offset + 1]
+        assert [message.body for batch in source.drain() for message in batch] == [b"after"] * 4
+    after = rocketmq_server.drain(topic)
+    assert [message.body for message in after] == [b"after"] * 4
+    assert [m.offset for m in after if m.partition == before.partition] == [before.offset + 1]
 
 
 def test_broker_killed_during_exports_loses_no_record(rocketmq_server, topic):
@@ -81,8 +71,7 @@ def test_broker_killed_during_exports_loses_no_record(rocketmq_server, topic):
     assert processor.force_flush(timeout_millis=120_000)
     assert processor.stats()["NativeRocketMqSpanExporter"]["failed"] == 0
     processor.shutdown()
-    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
-        bodies = [decode_body(message.body) for message in _drained(source)]
+    bodies = [decode_body(message.body) for message in rocketmq_server.drain(topic)]
     seen = {bean.msg_id for body in bodies for record in body.contexts for bean in record.beans}
     assert seen == {pub(number).beans[0].msg_id for number in range(60)}
 
@@ -90,16 +79,14 @@ def test_broker_killed_during_exports_loses_no_record(rocketmq_server, topic):
 def test_message_of_a_java_client_is_read(rocketmq_server, topic):
     for body in ("short", "long" * 2_000):
         rocketmq_server.mqadmin("sendMessage", "-t", topic, "-p", body, "-k", "java-key")
-    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
-        landed = _drained(source)
+    landed = rocketmq_server.drain(topic)
     assert sorted(message.body for message in landed) == [b"long" * 2_000, b"short"]
     assert {message.keys for message in landed} == {"java-key"}
 
 
 def test_offsets_are_found_by_time(rocketmq_server, client, topic):
     [sent] = rocketmq_server.send(topic, b"one")
-    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
-        [landed] = _drained(source)
+    [landed] = rocketmq_server.drain(topic)
     assert client.offsets_at([sent.queue], landed.arrival_ms) == {sent.queue: landed.offset}
     assert client.offsets_at([sent.queue], landed.arrival_ms + 1_000)[sent.queue] == landed.offset + 1
     assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
@@ -119,22 +106,14 @@ def test_group_is_made_at_its_first_pull_not_at_a_commit(client, topic):
 def test_missing_topic_is_reported_with_the_fix(rocketmq_server, client):
     with pytest.raises(RefusedError, match=r"no-such-topic.*TOPIC_NOT_EXIST.*create the topic"):
         client.writable("no-such-topic")
-    source = RemotingTraceSource(rocketmq_server.name_server, "no-such-topic")
-    with source, pytest.raises(RefusedError) as refused:
-        list(source.drain())
+    with pytest.raises(RefusedError) as refused:
+        rocketmq_server.drain("no-such-topic")
     assert refused.value.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_exporter_creates_its_topic_if_configured(rocketmq_server):
-    exporter = NativeRocketMqSpanExporter(
-        namesrv=rocketmq_server.name_server, trace_topic="peer-made-by-us", create_trace_topic=True
-    )
-    processor, trace = traced(exporter)
-    trace(pub(1))
-    assert processor.force_flush()
-    processor.shutdown()
-    with RemotingTraceSource(rocketmq_server.name_server, "peer-made-by-us") as source:
-        assert len(_drained(source)) == 1
+    rocketmq_server.export(pub(1), trace_topic="peer-made-by-us", create_trace_topic=True)
+    assert len(rocketmq_server.drain("peer-made-by-us")) == 1
 
 
 _ACCESS = {"access_key": "tracer", "secret_key": "a long secret"}
@@ -155,24 +134,15 @@ def guarded(rocketmq_server, tmp_path_factory):
 
 
 def test_broker_with_access_control_accepts_signed_requests(guarded):
-    exporter = NativeRocketMqSpanExporter(namesrv=guarded.name_server, **_ACCESS)
-    processor, trace = traced(exporter)
-    for number in range(100):
-        trace(pub(number))
-    assert processor.force_flush()
-    processor.shutdown()
-    with RemotingTraceSource(guarded.name_server, "RMQ_SYS_TRACE_TOPIC", **_ACCESS) as source:
-        [landed] = _drained(source)
-        source.commit()
-    with RemotingTraceSource(guarded.name_server, "RMQ_SYS_TRACE_TOPIC", **_ACCESS) as source:
-        assert _drained(source) == []
+    guarded.export(*map(pub, range(100)), **_ACCESS)
+    [landed] = guarded.drain("RMQ_SYS_TRACE_TOPIC", commits=True, **_ACCESS)
+    assert guarded.drain("RMQ_SYS_TRACE_TOPIC", **_ACCESS) == []
     assert len(landed.keys.split(" ")) == 200
 
 
 @pytest.mark.parametrize("access", [{}, {**_ACCESS, "secret_key": "wrong"}], ids=["unsigned", "wrong secret"])
 def test_broker_with_access_control_refuses_other_requests(guarded, access):
-    source = RemotingTraceSource(guarded.name_server, "RMQ_SYS_TRACE_TOPIC", **access)
-    with source, pytest.raises(RefusedError) as refused:
-        list(source.drain())
+    with pytest.raises(RefusedError) as refused:
+        guarded.drain("RMQ_SYS_TRACE_TOPIC", **access)
     assert guarded.broker in str(refused.value)
     assert "secret" not in str(refused.value).replace("AclException", "")

@@ -1,7 +1,5 @@
 """Who wrote the sources of a run, as their first spans and records show it."""
 
-import base64
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from pyarrow import parquet
 from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.model import TraceType, TransactionState
-from otel_mqtrace.wire.native.encode import encode_context
 from spark_jobs.jobs import writers
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
@@ -22,8 +19,10 @@ from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources.files import find_inputs
 from tests.support.archives import ID, consume, context, end, pub
+from tests.support.landings import write_landing
 from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.reading import read_verdicts
+from tests.support.trace_stories import body_of
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 DUAL = VECTORS / "dual"
@@ -34,10 +33,8 @@ MESSAGING = {"messaging.system": "rocketmq", "messaging.operation": "publish"}
 EITHER = {"profile": AUTO, "native_writer": AUTO}
 
 
-def landing(path: Path, *contexts, dialect: str = "5.5.0") -> str:
-    bodies = [encode_context(one, dialect=dialect).body for one in contexts]
-    path.write_text("".join(json.dumps({"body_base64": base64.b64encode(body).decode()}) + "\n" for body in bodies))
-    return str(path)
+def landing(path: Path, *contexts) -> str:
+    return str(write_landing(path, *map(body_of, contexts)))
 
 
 def spans(path: Path, scope: str, attributes: dict[str, str]) -> str:
@@ -77,6 +74,12 @@ WRITERS = {
     "our spans beside ids of a broker": ([OF_A_BROKER], OWN_SPAN, {}, ("mqtrace", "mqtrace")),
     # Deliveries have no offset id, and a region says nothing about the writer.
     "the agent's spans beside deliveries": (DELIVERY, (AGENT, MESSAGING), {}, ("java-agent", "rocketmq")),
+    "the agent's spans beside the Kafka positions of our records": (
+        [pub()],
+        ("io.opentelemetry.kafka-clients-0.11", {"messaging.system": "kafka", "messaging.operation.type": "send"}),
+        {},
+        ("java-agent", "mqtrace"),
+    ),
     "forwarded spans beside ids of a broker": (
         [OF_A_BROKER],
         ("bridge.forwarder", {"mqtrace.trace_type": "Pub", **MESSAGING}),
@@ -127,7 +130,7 @@ def test_delivery_without_region_rules_out_later_clients(tmp_path):
 
 
 def test_landing_in_parquet_shows_its_writer(tmp_path):
-    bodies = [encode_context(one, dialect="5.5.0").body for one in (pub(offset_msg_id=BROKER_ID), pub())]
+    bodies = [body_of(pub(offset_msg_id=BROKER_ID)), body_of(pub())]
     parquet.write_table(pa.table({"body": [None, b"junk", bodies[0]]}), tmp_path / "other.parquet")
     parquet.write_table(pa.table({"body": [bodies[1]]}), tmp_path / "own.parquet")
     parquet.write_table(pa.table({"body": pa.array([], pa.binary())}), tmp_path / "none.parquet")

@@ -1,7 +1,6 @@
 """Native bodies become canonical events exactly as the codec reads them."""
 
 import base64
-import json
 from collections import Counter
 from hashlib import blake2b
 from itertools import zip_longest
@@ -20,6 +19,7 @@ from spark_jobs.normalise import native
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.schemas import BODY, READ_EVENT, InputCounts, mentioned_in
 from tests.spark_jobs.normalise.made_bodies import ID, ODD, USUAL, batch, bodies, read_bodies
+from tests.support.landings import write_landing
 from tests.support.native_vectors import VECTORS, json_lines
 from tests.support.reading import events_of, malformed_of, native_side
 
@@ -258,18 +258,8 @@ def test_record_lost_by_the_columns_breaks_the_balance(monkeypatch):
 
 
 # -- One side, from files
-def landing(path, *bodies):
-    """Write bodies as a landing, one per line."""
-    lines = (
-        {"source": "T", "partition": 0, "offset": at, "arrival_ms": 1, "body_base64": base64.b64encode(body).decode()}
-        for at, body in enumerate(bodies)
-    )
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
-
-
 def test_lines_that_hold_no_body_are_counted_and_located(tmp_path):
-    path = landing(tmp_path / "e.jsonl", b"")
+    path = write_landing(tmp_path / "e.jsonl", b"")
     with path.open("a", encoding="utf-8", newline="") as file:
         file.write('not json\n{"a": 1}\n{"body_base64": "###"}\r\n\r\n \t\n{"body_base64": "UH')
     side = native_side(tmp_path, path)
@@ -286,7 +276,7 @@ def test_parquet_and_json_lines_of_one_landing_are_read_together(tmp_path):
     body = RECORD.encode()
     day = tmp_path / "land ing+" / "native" / "date=2026-11-21"
     day.mkdir(parents=True)
-    landing(day / "part-1.jsonl", body)
+    write_landing(day / "part-1.jsonl", body, source="T", arrival_ms=1)
     (day / ".part-2.jsonl.inprogress").write_text("junk", encoding="utf-8")
     row = {"source": "TT", "partition": 3, "offset": 7, "arrival_ms": 99, "keys": "k", "body": body}
     parquet.write_table(pa.Table.from_pylist([row]), day / "part-2.parquet")
@@ -301,7 +291,7 @@ def test_parquet_and_json_lines_of_one_landing_are_read_together(tmp_path):
 
 def test_charset_and_message_type_map_reach_the_reader(tmp_path):
     fields = ["Pub", "1000", "r", "g", "订单", ID, "a", "k", "h:1", "9", "5", "1", "7F01", "true"]
-    path = landing(tmp_path / "g.jsonl", ("\x01".join(fields) + "\x02").encode("gbk"))
+    path = write_landing(tmp_path / "g.jsonl", ("\x01".join(fields) + "\x02").encode("gbk"))
     (row,) = events_of(native_side(tmp_path, path, charset="gbk", msg_type_map="b"))
     assert (row["topic"], row["msg_type"]) == ("订单", "Order_Msg")
 
@@ -313,5 +303,5 @@ def test_broker_of_rocketmq_is_no_source(tmp_path):
 
 def test_time_after_9999_does_not_move_the_end_of_the_data(tmp_path):
     good, far = (f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in (5, 2**63 - 1))
-    side = native_side(tmp_path, landing(tmp_path / "f.jsonl", (good + far).encode()))
+    side = native_side(tmp_path, write_landing(tmp_path / "f.jsonl", (good + far).encode()))
     assert (side.records_read, side.last_event_ms) == (2, 5)

@@ -16,6 +16,8 @@ from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.gates import conclude, count_losses, evaluate_gates, find_doubt, upper_bound_95_ppm
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.policy.settings import DEFAULT_GATES
+from spark_jobs.report.result import Offsets
+from spark_jobs.sources.kafka import PartitionRange, topic_address
 
 POLICY = read_policy(None)
 FACTS = Facts(first_ms=0, data_end_ms=600_000, horizon_ms=540_000, in_scope={"native": 100, "otlp": 100})
@@ -194,7 +196,9 @@ def balanced(*, native_read: int, otlp_read: int):
     for row in (ROW, DUPLICATE, LOST):
         add_judgement(counts, row)
     add_unjudged(counts, malformed=1, scopes=facts.scopes.values())
-    sides = EventSide(records_read=native_read, exploded=1), EventSide(records_read=otlp_read, exploded=0)
+    one = PartitionRange(address=topic_address("h:1", "t"), partition=3, first=5, end=9)
+    of_topic = {"offsets": (one,), "offsets_without_message": 1}
+    sides = EventSide(records_read=native_read, exploded=1), EventSide(records_read=otlp_read, exploded=0, **of_topic)
     return counts, *balance_inputs(sides, CarriedOver(), counts, facts)
 
 
@@ -203,6 +207,8 @@ def test_balance_holds_when_every_record_is_accounted_for():
     assert conservation.holds
     assert (inputs.native.canonical_keys, inputs.native.half_merged, inputs.native.exact_duplicates) == (4, 4, 1)
     assert (inputs.otlp.canonical_keys, inputs.otlp.out_of_scope) == (3, 5)
+    assert inputs.otlp.offsets == (Offsets(source="kafka://h:1/t", partition=3, first=5, end=9),)
+    assert (inputs.otlp.offsets_without_message, inputs.native.offsets) == (1, ())
     assert counts.reason["TRACE_TRAFFIC"] == 5
 
 

@@ -13,6 +13,8 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.jobs.reading import ReadOptions
+from spark_jobs.jobs.writers import find_writers
+from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources.files import find_inputs
 from spark_jobs.sources.kafka import (
     PartitionRange,
@@ -123,6 +125,24 @@ def test_topic_is_inspected_like_a_file(kafka):
     assert (spans.side, spans.items, spans.malformed) == ("otlp", 2 * 209, 3)
     assert {split.path.partition("@")[0] for split in spans.bad} == {"spans-0", "spans-1"}
     assert (empty.side, empty.items, empty.malformed) == ("empty", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ({"profile": "java-agent"}, "native writer rocketmq: sends with offset ids"),
+        ({"native_writer": "rocketmq"}, "profile mqtrace: spans of scope otel_mqtrace"),
+    ],
+)
+def test_writers_are_detected_from_the_beginning_of_the_topics(kafka, named, reason):
+    sources = {
+        side: f"kafka://{kafka.bootstrap_servers}/{topic}"
+        for side, topic in ((Side.NATIVE, "traces"), (Side.OTLP, "spans"))
+    }
+    inputs = (find_inputs(side, [source], {}) for side, source in sources.items())
+    (why,) = find_writers(*inputs, ReadOptions(), **{"profile": AUTO, "native_writer": AUTO, **named}).reasons.values()
+    assert why.startswith(reason)
+    assert f" in kafka://{kafka.bootstrap_servers}/" in why
 
 
 def test_address_differs_from_files_and_hides_its_password():
