@@ -32,29 +32,22 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 class ConsumerState(ClientState, ABC):
-    """What one consumer needs to be traced; it never refers to the consumer, or neither would ever be collected.
+    """What one consumer needs to be traced; ``settles``: settlements are recorded."""
 
-    ``hook`` and ``settle`` are there once :meth:`bind` was called; ``settles``: settlements are recorded.
-    """
-
+    hook: ConsumeHook
     settle: SettleHook
+    explicit: ExplicitMode
+    settles: bool
 
     def __init__(self, info: ClientInfo) -> None:
         self.info = info
-        self.hook: ConsumeHook | None = None
-        self.tracing: Tracing | None = None
-        self.explicit = ExplicitMode("")
-        self.settles = False
 
-    def bind(self, tracing: Tracing) -> ConsumeHook:
-        """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
-        if self.hook is None or self.tracing is not tracing:
-            self.hook = ConsumeHook(tracing=tracing, info=self.info)
-            self.settle = SettleHook(tracing=tracing, info=self.info)
-            self.tracing = tracing
-            self.explicit = ExplicitMode(tracing.settings.process_spans)
-            self.settles = tracing.settings.settle_spans
-        return self.hook
+    def make_hooks(self, tracing: Tracing) -> None:
+        """Make the hooks of messages and settlements."""
+        self.hook = ConsumeHook(tracing=tracing, info=self.info)
+        self.settle = SettleHook(tracing=tracing, info=self.info)
+        self.explicit = ExplicitMode(tracing.settings.process_spans)
+        self.settles = tracing.settings.settle_spans
 
     @abstractmethod
     def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
@@ -62,9 +55,9 @@ class ConsumerState(ClientState, ABC):
 
     def open(self, message: Any, tracing: Tracing) -> Owner | None:
         """Open the span of a message that is handled explicitly; ``None`` when it is not traced."""
-        hook = self.bind(tracing)
+        self.bind(tracing)
         self.explicit.record_block()
-        calls = hook.before(self.incoming([message]))
+        calls = self.hook.before(self.incoming([message]))
         return Owner(calls[0], calls[0].finish) if calls else None
 
     def late(self, call: ProcessSpan | SpanIds) -> Owner:
@@ -98,11 +91,10 @@ class KafkaConsumerState(ConsumerState):
         self._registry = registry
         self.number = registry.register(self)
 
-    def bind(self, tracing: Tracing) -> ConsumeHook:
-        """Return the hook of the Tracing in force."""
-        hook = super().bind(tracing)
-        self.may_record = self._records and not (self.settles or hook.records_polls)
-        return hook
+    def make_hooks(self, tracing: Tracing) -> None:
+        """Make the hooks."""
+        super().make_hooks(tracing)
+        self.may_record = self._records and not (self.settles or self.hook.records_polls)
 
     def next_turn(self) -> None:
         """The caller polls again: it is done with what it was handed."""
@@ -118,20 +110,12 @@ class KafkaConsumerState(ConsumerState):
         """The consumer is closed by the caller, perhaps because of an exception."""
         self.in_flight.finish(ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)
 
-    def hand_over(
-        self,
-        tracing: Tracing,
-        messages: Sequence[Any],
-        *,
-        start_ns: int | None,
-        batch: bool,
-        handed: object = None,
-    ) -> None:
+    def hand_over(self, messages: Sequence[Any], *, start_ns: int | None, batch: bool, handed: object = None) -> None:
         """The application gets ``messages``: open their spans and make the first one current in the caller's context.
 
         ``handed`` is what the poll returned, ``start_ns`` when it began if polls are recorded.
         """
-        hook = self.bind(tracing)
+        hook, is_traced = self.hook, self.tracing.is_traced
         received = self.incoming(messages)
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
@@ -140,7 +124,7 @@ class KafkaConsumerState(ConsumerState):
         # first of all: what is open must be ended, whatever fails from here on
         delivery = self.in_flight.hold(calls, handed)
         owners = calls if len(calls) == len(received) == 1 else _owners_of(calls, len(received))
-        awaited = {index for index, each in enumerate(received) if tracing.is_traced(each.topic)} if left else _NONE
+        awaited = {index for index, each in enumerate(received) if is_traced(each.topic)} if left else _NONE
         self._registry.add(messages, received, self.number, owners, awaited)
         if self.settles:
             self.positions.add(received)
@@ -163,8 +147,6 @@ class KafkaConsumerState(ConsumerState):
         is_dropped: bool = False,
     ) -> bool:
         """Record that the application gets ordinary ``messages``; ``False``: :meth:`hand_over` must open a span."""
-        if self.hook is None:
-            return False
         call = self.hook.record_batch(topic, rows, headers, self.leaders, start_ns, is_dropped=is_dropped)
         if call is None:
             return False
@@ -173,9 +155,8 @@ class KafkaConsumerState(ConsumerState):
         self._registry.remember_all(list(map(id, messages)), entries)
         return True
 
-    def take(self, message: Any, call: ProcessSpan | SpanIds) -> Owner:
+    def take(self, call: ProcessSpan | SpanIds, message: Any) -> Owner:  # noqa: ARG002 - some have outcomes by message
         """Give the span of a message to the block that handles it explicitly."""
-        del message
         taken = self.in_flight.take(call)
         if taken is None:  # the next poll came first: another thread handles the messages
             return self.late(call)

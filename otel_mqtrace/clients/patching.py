@@ -185,14 +185,6 @@ def _unwrap_classes(changes: Sequence[Change]) -> None:
             _run(change.undo)
 
 
-class _Observer(Protocol):
-    """One call under way: takes what it returned or raised."""
-
-    def succeeded(self, result: Any) -> object: ...
-
-    def failed(self, raised: Any) -> object: ...
-
-
 def call_after(act: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]) -> Wrapper:
     """Return the wrapper that calls ``act`` with client, arguments and result after the method; it must not raise."""
 
@@ -208,8 +200,10 @@ def call_after(act: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object
     return wrap
 
 
-Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], _Observer | None]
-"""Client and arguments of a call → what observes it, if anything. Must not raise; nor must the observer."""
+Observe = Callable[[Any, Any], object]
+"""Takes what a call returned, and what it raised or ``None``; it must not raise."""
+Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], Observe | None]
+"""Client and arguments of a call → what observes it, if anything. Must not raise."""
 
 
 def observe_calls(begin: Begin, *, is_async: bool = False) -> Wrapper:
@@ -218,28 +212,28 @@ def observe_calls(begin: Begin, *, is_async: bool = False) -> Wrapper:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            observer = begin(self, args, kwargs)
-            if observer is None:
+            observe = begin(self, args, kwargs)
+            if observe is None:
                 return original(self, *args, **kwargs)
             try:
                 result = original(self, *args, **kwargs)
             except:  # a KafkaError can be raised, but is not a BaseException
-                observer.failed(sys.exc_info()[1])
+                observe(None, sys.exc_info()[1])
                 raise
-            observer.succeeded(result)
+            observe(result, None)
             return result
 
         @wraps(original)
         async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
-            observer = begin(self, args, kwargs)
-            if observer is None:
+            observe = begin(self, args, kwargs)
+            if observe is None:
                 return await original(self, *args, **kwargs)
             try:
                 result = await original(self, *args, **kwargs)
             except:  # as above
-                observer.failed(sys.exc_info()[1])
+                observe(None, sys.exc_info()[1])
                 raise
-            observer.succeeded(result)
+            observe(result, None)
             return result
 
         return call_async if is_async else call

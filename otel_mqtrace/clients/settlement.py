@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,9 +18,10 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext
 
-    from otel_mqtrace.clients.patching import Wrapper, Wrappers
+    from otel_mqtrace.clients.patching import Observe, Wrapper, Wrappers
+    from otel_mqtrace.clients.state import ActiveTracing, KafkaProducerState
     from otel_mqtrace.hooks.attributes import IncomingMessage
-    from otel_mqtrace.hooks.settle import SettleCall, SettleHook, TransactionHook
+    from otel_mqtrace.hooks.settle import SettleCall, SettleHook
     from otel_mqtrace.hooks.tracing import ClientInfo
     from otel_mqtrace.records.message import Headers
 
@@ -93,56 +93,32 @@ def find_creation_context(
     return None
 
 
-@dataclass(slots=True)
-class Settlement:
-    """One call that settles, under way; ``describe`` returns type and text of what it raised."""
-
-    hook: SettleHook
-    call: SettleCall
-    settled: Sequence[SettledOffset]
-    describe: Callable[[Any], tuple[str, str]]
-
-    @guarded("Settlement.failed")
-    def failed(self, raised: Any) -> None:
-        """The call raised: an exception, or a ``KafkaError``, which is not an exception to Python."""
-        error, description = self.describe(raised)
-        exception = raised if isinstance(raised, BaseException) else None
-        self.hook.after(self.call, self.settled, error=error, description=description, exception=exception)
-
-    @guarded("Settlement.succeeded")
-    def succeeded(self, result: Any) -> None:
-        """The call returned ``result``."""
-        del result
-        self.hook.after(self.call, self.settled)
+@guarded("settlement.over")
+def record_settlement(
+    hook: SettleHook,
+    call: SettleCall,
+    settled: Sequence[SettledOffset],
+    describe: Callable[[Any], dict[str, Any]],
+    _result: Any,
+    raised: Any,
+) -> None:
+    """Record a call that settles and is over; ``describe`` returns the hook's arguments for what it raised."""
+    hook.after(call, settled, **({} if raised is None else describe(raised)))
 
 
-class _Succeeding:
-    """A call under way whose success counts; one that failed leaves the transaction as it was, to be tried again."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self._act = act
-
-    def succeeded(self, result: Any) -> None:
-        del result
-        self._act()
-
-    def failed(self, raised: Any) -> None:
-        pass
-
-
-def transaction_wrappers(
-    transaction_of: Callable[[Any], TransactionHook | None], *, is_async: bool = False
-) -> Wrappers:
-    """Return the wrappers of a producer's begin, commit and abort; ``transaction_of`` finds its transaction."""
+def transaction_wrappers(active: ActiveTracing, kind: type[KafkaProducerState], *, is_async: bool = False) -> Wrappers:
+    """Return the wrappers of the begin, commit and abort of a producer, whose state is of this kind."""
 
     def observe(state: TransactionState | None) -> Wrapper:
-        def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Succeeding | None:
-            transaction = transaction_of(producer)
-            if transaction is None:
+        @guarded("transaction.begin")
+        def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Observe | None:
+            known = active.state_of(producer, kind)
+            if known is None:
                 return None
-            if state is None:
-                return _Succeeding(transaction.begin)
-            return _Succeeding(partial(transaction.ended, state, start_ns=transaction.now_ns()))
+            transaction = known.transaction
+            act = partial(transaction.ended, state, start_ns=transaction.now_ns()) if state else transaction.begin
+            # a call that failed leaves the transaction as it was, to be tried again
+            return lambda _result, raised: act() if raised is None else None
 
         return observe_calls(begin, is_async=is_async)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
+    from typing_extensions import Self
+
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.scope import ProcessSpan, SpanIds
     from otel_mqtrace.hooks.tracing import Tracing
@@ -32,7 +34,30 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class ClientState:
-    """The tracing state of one client; a deep copy or a pickle of the client begins without it."""
+    """The tracing state of one client; a deep copy or a pickle of the client begins without it.
+
+    It never refers to the client, or neither would ever be collected. ``tracing`` and the hooks are there once
+    :meth:`bind` was called.
+    """
+
+    tracing: Any = None
+
+    @classmethod
+    def of_client(cls, client: Any) -> Self:
+        """Return the state of a client that has none at its first traced call."""
+        return cls(client)  # type: ignore[call-arg]  # for those that are made so
+
+    def bind(self, tracing: Tracing) -> None:
+        """Have the hooks of the Tracing in force; a new ``instrument()`` makes new ones."""
+        if self.tracing is not tracing:
+            self.make_hooks(tracing)
+            self.tracing = tracing
+
+    def make_hooks(self, tracing: Tracing) -> None:
+        """Make the hooks of this kind of client."""
+
+    def abandon(self) -> None:
+        """Defer the end of what is open: the client, or tracing, is gone. It may be called by a finaliser."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become ``None``: an application may pickle a client of its own class with all attributes."""
@@ -40,26 +65,21 @@ class ClientState:
 
 
 class KafkaProducerState(ClientState):
-    """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected."""
+    """What one producer needs to be traced."""
+
+    hook: SendHook
+    transaction: TransactionHook
 
     def __init__(self, info: ClientInfo) -> None:
         self.info = info
-        self.hook: SendHook | None = None
-        self.transaction: TransactionHook | None = None
-        self.tracing: Tracing | None = None
 
-    def bind(self, tracing: Tracing) -> SendHook:
-        """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
-        if self.hook is None or self.tracing is not tracing:
-            self.hook = SendHook(tracing=tracing, info=self.info)
-            self.transaction = TransactionHook(tracing, self.info)
-            self.tracing = tracing
-        return self.hook
+    def make_hooks(self, tracing: Tracing) -> None:
+        """Make the hooks of sends and of transactions."""
+        self.hook = SendHook(tracing=tracing, info=self.info)
+        self.transaction = TransactionHook(tracing, self.info)
 
-    @property
-    def transaction_id(self) -> str | None:
-        """The id of the open transaction, if there is one."""
-        return None if self.transaction is None else self.transaction.transaction_id
+
+_S = TypeVar("_S", bound=ClientState)
 
 
 class ActiveTracing:
@@ -77,6 +97,26 @@ class ActiveTracing:
     def stop(self) -> None:
         """Switch off."""
         self.tracing = self.on_new_client = self.configure = None
+
+    def state_of(self, client: Any, kind: type[_S]) -> _S | None:
+        """Return the client's state, bound to the Tracing in force; ``None`` while nothing is traced.
+
+        An object without a ``__dict__`` (``__slots__``) has no place for a state and is not traced.
+        """
+        tracing, on_new_client = self.tracing, self.on_new_client  # read once: another thread may switch off
+        state: _S | None = getattr(client, STATE, None)
+        if tracing is None:
+            return None
+        if state is None:
+            if not hasattr(client, "__dict__"):
+                return None
+            if on_new_client is not None:
+                on_new_client()
+            state = kind.of_client(client)
+            attach_state(client, state)
+        if state.tracing is not tracing:
+            state.bind(tracing)
+        return state
 
 
 def known_state(client: Any) -> Any:
@@ -115,7 +155,7 @@ class LiveObjects(Generic[_T]):
 class _Consumer(Protocol):
     """The tracing state of a consumer."""
 
-    def take(self, message: Any, call: ProcessSpan | SpanIds) -> Owner: ...
+    def take(self, call: ProcessSpan | SpanIds, message: Any) -> Owner: ...
 
     def open(self, message: Any, tracing: Tracing) -> Owner | None: ...
 
@@ -183,8 +223,11 @@ class MessageRegistry:
 
         ``owner`` is the number of :meth:`register`; ``awaited`` are the indexes of messages left to a block.
         """
-        for index, (message, where, call) in enumerate(zip(messages, positions, calls, strict=True)):
-            self.remember(id(message), (where.topic, where.partition, where.offset, owner, call, index in awaited))
+        entries = (
+            (where.topic, where.partition, where.offset, owner, call, index in awaited)
+            for index, (where, call) in enumerate(zip(positions, calls, strict=True))
+        )
+        self.remember_all(list(map(id, messages)), entries)
 
     def remember(self, key: int, entry: Entry) -> None:
         """Remember one message by its identity."""
@@ -247,7 +290,7 @@ class MessageRegistry:
             if self._entries.get(key) is entry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
             if owner is not None and call is not None:
-                return owner.take(message, call)
+                return owner.take(call, message)
         own: _Consumer | None = known_state(consumer) or owner
         if own is not None:
             return own.open(message, tracing)

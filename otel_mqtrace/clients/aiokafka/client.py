@@ -14,7 +14,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import BrokerResponseError
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
-from otel_mqtrace.clients.state import ActiveTracing, MessageRegistry, attach_state, known_state
+from otel_mqtrace.clients.state import ActiveTracing, MessageRegistry
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
@@ -32,18 +32,6 @@ _CLUSTER_ID: Final = "_mqtrace_cluster_id"
 _DEFAULT_PORT: Final = 9092
 _MAX_LEADERS: Final = 4_096
 _NO_TIMESTAMP: Final = -1
-
-
-def state_of(client: Any, make: Callable[[Any], Any]) -> Any:
-    """Return the client's state, made at its first traced call."""
-    state = known_state(client)
-    if state is None:
-        on_new_client = active.on_new_client
-        if on_new_client is not None:
-            on_new_client()
-        state = make(client)
-        attach_state(client, state)
-    return state
 
 
 def info_of(connection: Any, *, group_name: str | None) -> ClientInfo:
@@ -159,10 +147,11 @@ def header_pairs(headers: object) -> list[Any] | None:
     return list(headers) if isinstance(headers, (list, tuple)) else None
 
 
-def describe_error(exception: BaseException) -> tuple[str, str]:
-    """Return type and text of an error: a broker's has Kafka's own name (``NOT_LEADER_FOR_PARTITION``)."""
+def describe_failure(exception: BaseException) -> dict[str, Any]:
+    """Return a hook's arguments for an error: a broker's has Kafka's own name (``NOT_LEADER_FOR_PARTITION``)."""
     name = getattr(exception, "message", "") if isinstance(exception, BrokerResponseError) else ""
-    return str(name or type(exception).__qualname__), text_of(exception)
+    error = str(name or type(exception).__qualname__)
+    return {"error": error, "description": text_of(exception), "exception": exception}
 
 
 def settled_offsets(offsets: Any, creation_of: Callable[[str, int, int], SpanContext | None]) -> list[SettledOffset]:

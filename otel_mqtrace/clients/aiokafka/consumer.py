@@ -6,7 +6,7 @@ that task polls again, stops the consumer or ends. Explicit ``process(record)`` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import ConsumerRecord
@@ -15,25 +15,24 @@ from aiokafka.errors import ConsumerStoppedError
 from otel_mqtrace.clients.aiokafka.client import (
     Cluster,
     active,
-    describe_error,
+    describe_failure,
     incoming,
     info_of,
     registry,
     settled_offsets,
-    state_of,
     stored_at_ms,
 )
 from otel_mqtrace.clients.consumer_state import KafkaConsumerState
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.settlement import Settlement
+from otel_mqtrace.clients.settlement import record_settlement
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import TaskDeliveries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_mqtrace.clients.patching import Observe
     from otel_mqtrace.hooks.attributes import IncomingMessage
-    from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.records.handled import MessageRow
 
 
@@ -49,11 +48,11 @@ class ConsumerState(KafkaConsumerState):
 
     def record(self, message: Any, start_ns: int | None) -> bool:
         """Record that the task gets one ordinary ``message``; ``False`` where :meth:`hand_over` opens its span."""
-        hook, row = self.hook, _row_of(message)
-        if hook is None or row is None or not self.may_record or self.explicit.is_on:
+        row = _row_of(message)
+        if row is None or not self.may_record or self.explicit.is_on:
             return False
         topic = message.topic
-        call = hook.record(topic, row, message.headers, self.leaders, start_ns)
+        call = self.hook.record(topic, row, message.headers, self.leaders, start_ns)
         if call is None:
             return False
         # first: what is open must be ended, whatever fails from here on
@@ -92,47 +91,34 @@ def _row_of(message: Any) -> MessageRow | None:
     return message.partition, message.offset, stored_at_ms(message), None if size < 0 else size, key
 
 
-@dataclass(slots=True)
-class _Poll:
-    """A ``getone`` or, as a ``batch``, a ``getmany`` under way; ``start_ns`` is set where polls are recorded."""
-
-    state: ConsumerState
-    tracing: Tracing
-    start_ns: int | None
-    batch: bool
-
-    @guarded("Consumer.failed")
-    def failed(self, raised: Any) -> None:
-        """Record what was raised, but for a task that was cancelled, or a consumer stopped, while it waited."""
-        if isinstance(raised, Exception) and not isinstance(raised, ConsumerStoppedError):
-            error, description = describe_error(raised)
-            self.state.bind(self.tracing).poll_failed(
-                start_ns=self.start_ns, error=error, description=description, exception=raised, batch=self.batch
-            )
-
-    @guarded("Consumer.handed")
-    def succeeded(self, result: Any) -> None:
-        """Record that the task gets what the call returned."""
-        state, start_ns, batch = self.state, self.start_ns, self.batch
-        if not batch and state.record(result, start_ns):
-            return
-        records = [record for several in result.values() for record in several] if batch else (result,)
-        if records and batch and state.record_batch(records, result, start_ns):
-            return
-        if records:
-            state.hand_over(self.tracing, records, start_ns=start_ns, batch=batch, handed=result)
-        else:
-            state.bind(self.tracing).empty(start_ns=start_ns, batch=True)
-
-
 @guarded("Consumer.get")
-def _begin(consumer: Any, *, batch: bool) -> _Poll | None:
-    tracing = active.tracing
-    if tracing is None:
+def _begin(consumer: Any, *, batch: bool) -> Observe | None:
+    state = active.state_of(consumer, ConsumerState)
+    if state is None:
         return None
-    state: ConsumerState = state_of(consumer, ConsumerState)
     state.next_turn()
-    return _Poll(state, tracing, state.bind(tracing).poll_begins(), batch)
+    return partial(_polled, state, start_ns=state.hook.poll_begins(), batch=batch)
+
+
+@guarded("Consumer.polled")
+def _polled(state: ConsumerState, result: Any, raised: Any, *, start_ns: int | None, batch: bool) -> None:
+    """Record that the task gets what the call returned, or that the call failed.
+
+    That its task was cancelled, or the consumer stopped, while it waited is no failure.
+    """
+    if raised is not None:
+        if isinstance(raised, Exception) and not isinstance(raised, ConsumerStoppedError):
+            state.hook.poll_failed(start_ns=start_ns, batch=batch, **describe_failure(raised))
+        return
+    if not batch and state.record(result, start_ns):
+        return
+    records = [record for several in result.values() for record in several] if batch else (result,)
+    if records and batch and state.record_batch(records, result, start_ns):
+        return
+    if records:
+        state.hand_over(records, start_ns=start_ns, batch=batch, handed=result)
+    else:
+        state.hook.empty(start_ns=start_ns, batch=True)
 
 
 traced_getone: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=False), is_async=True)
@@ -142,21 +128,18 @@ traced_getmany: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(co
 
 
 @guarded("commit.before")
-def _commit(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settlement | None:
+def _commit(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observe | None:
     """Without ``offsets`` everything handed over is committed: the assigned partitions' positions as we saw them."""
-    tracing = active.tracing
-    if tracing is None or not tracing.settings.settle_spans:
+    state = active.state_of(consumer, ConsumerState)
+    call = None if state is None else state.settle.before("commit")
+    if state is None or call is None:
         return None
-    state: ConsumerState = state_of(consumer, ConsumerState)
     positions = state.positions
-    state.bind(tracing)
-    call = state.settle.before("commit")
-    if call is None:
-        return None
     offsets = args[0] if args else kwargs.get("offsets")
     if offsets is None:
         offsets = {each: positions.next_offset(*each) for each in consumer.assignment()}
-    return Settlement(state.settle, call, settled_offsets(offsets, positions.creation_context), describe_error)
+    settled = settled_offsets(offsets, positions.creation_context)
+    return partial(record_settlement, state.settle, call, settled, describe_failure)
 
 
 traced_commit: Final = observe_calls(_commit, is_async=True)

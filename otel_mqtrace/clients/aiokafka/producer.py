@@ -22,26 +22,27 @@ from otel_mqtrace import semconv
 from otel_mqtrace.clients.aiokafka.client import (
     Cluster,
     active,
-    describe_error,
+    describe_failure,
     header_pairs,
     info_of,
     settled_offsets,
-    state_of,
 )
 from otel_mqtrace.clients.patching import call_after, observe_calls
-from otel_mqtrace.clients.settlement import Settlement, find_creation_context, transaction_wrappers
+from otel_mqtrace.clients.settlement import find_creation_context, record_settlement, transaction_wrappers
 from otel_mqtrace.clients.state import KafkaProducerState, known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.propagation import index_headers
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
-from otel_mqtrace.hooks.settle import SettleHook, TransactionHook
+from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.records.message import header_text
 from otel_mqtrace.records.sent import Sent
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable
+
+    from otel_mqtrace.clients.patching import Observe
 
 
 _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
@@ -57,23 +58,18 @@ _ABANDONED: Final[Outcome] = {
 _NOT_AWAITED: Final = "the application stopped waiting for the broker's answer; the message may be stored"
 
 
-def _refused(failure: BaseException) -> Outcome:
-    error, description = describe_error(failure)
-    return {"error": error, "description": description, "exception": failure}
-
-
 def _outcome_of(future: Future[Any], cluster: Cluster, index: int) -> Outcome:
     """Return the outcome of the ``index``-th message that ``future``, which is done, stands for."""
     failure = failure_of(future)
     if isinstance(failure, CancelledError):
         return {
-            **_refused(failure),
+            **describe_failure(failure),
             "description": _NOT_AWAITED,
             "exception": None,
             "outcome": semconv.SEND_NOT_AWAITED,
         }
     if failure is not None:
-        return _refused(failure)
+        return describe_failure(failure)
     metadata = future.result()
     if metadata is None:  # acks=0: the broker never responds
         return {"outcome": semconv.SEND_NOT_AWAITED}
@@ -160,14 +156,14 @@ class Sending:
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
-        self._end(self._hook.after, _refused(exception))
+        self._end(self._hook.after, describe_failure(exception))
 
     @guarded("send.returned")
     def returned(self, future: Future[Any]) -> None:
         """The message is in the client's buffer, and ``future`` will bring the response."""
-        call, transaction = self._opened, self._state.transaction
-        if isinstance(call, SendCall) and call.transaction_id is not None and transaction is not None:
-            transaction.joined(call)
+        call = self._opened
+        if isinstance(call, SendCall) and call.transaction_id is not None:
+            self._state.transaction.joined(call)
         self._await(future)
 
     def _await(self, future: Future[Any]) -> None:
@@ -218,13 +214,12 @@ _serializing: Final[ContextVar[Sending | None]] = ContextVar("mqtrace-serializin
 @guarded("send.before")
 def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
     """Record one ``send``, or open its span, and return the arguments to call it with."""
-    tracing = active.tracing
     given = {**dict(zip(_SEND_ORDER, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's
     topic, value, key, headers = given.get("topic"), given.get("value"), given.get("key"), given.get("headers")
-    if tracing is None or not isinstance(topic, str):
+    state = active.state_of(producer, ProducerState) if isinstance(topic, str) else None
+    if state is None or not isinstance(topic, str):
         return None
-    state: ProducerState = state_of(producer, ProducerState)
-    hook, transaction_id = state.bind(tracing), state.transaction_id
+    hook, transaction_id = state.hook, state.transaction.transaction_id
     chosen = given["partition"] if isinstance(given.get("partition"), int) else None
     pairs = header_pairs(headers)
     is_known = len(args) + len(kwargs) == len(given) and given.keys() <= _PARAMETERS  # else the client refuses it
@@ -322,33 +317,23 @@ def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
 
 # -- transactions --------------------------------------------------------------------------------------------------
 @guarded("send_offsets_to_transaction.before")
-def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settlement | None:
-    tracing = active.tracing
+def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observe | None:
     given = {**dict(zip(("offsets", "group_id"), args, strict=False)), **kwargs}
-    if tracing is None or not tracing.settings.settle_spans or not isinstance(given.get("group_id"), str):
+    state = active.state_of(producer, ProducerState)
+    if state is None or not isinstance(given.get("group_id"), str):
         return None
-    state: ProducerState = state_of(producer, ProducerState)
     info = replace(state.info, group_name=given["group_id"])
-    hook = SettleHook(tracing=tracing, info=info)
+    hook = SettleHook(tracing=state.tracing, info=info)
     call = hook.before("send_offsets")
     if call is None:
         return None
     creation_of = functools.partial(find_creation_context, server=info.server, group_name=info.group_name)
-    return Settlement(hook, call, settled_offsets(given["offsets"], creation_of), describe_error)
-
-
-@guarded("transaction.of")
-def _transaction_of(producer: Any) -> TransactionHook | None:
-    tracing = active.tracing
-    if tracing is None:
-        return None
-    state: ProducerState = state_of(producer, ProducerState)
-    state.bind(tracing)
-    return state.transaction
+    settled = settled_offsets(given["offsets"], creation_of)
+    return functools.partial(record_settlement, hook, call, settled, describe_failure)
 
 
 traced_send_offsets: Final = observe_calls(_send_offsets, is_async=True)
-TRANSACTION_METHODS: Final = transaction_wrappers(_transaction_of, is_async=True)
+TRANSACTION_METHODS: Final = transaction_wrappers(active, ProducerState, is_async=True)
 
 
 # -- batches -------------------------------------------------------------------------------------------------------
@@ -444,11 +429,10 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 @guarded("send_batch.before")
 def _prepare_batch(producer: Any, appended: _Appended, topic: str, partition: object) -> list[Sending] | None:
     """Open the span of each message in the batch."""
-    tracing = active.tracing
-    if tracing is None:
+    state = active.state_of(producer, ProducerState)
+    if state is None:
         return None
-    state: ProducerState = state_of(producer, ProducerState)
-    hook = state.bind(tracing)
+    hook = state.hook
     sendings = []
     for index, each in enumerate(appended.messages):
         headers = index_headers(header_pairs(each.headers) or ())
@@ -458,7 +442,7 @@ def _prepare_batch(producer: Any, appended: _Appended, topic: str, partition: ob
             body=None if each.value is None else UNKNOWN_BODY,
             key=each.key,
             partition=partition if isinstance(partition, int) else None,
-            transaction_id=state.transaction_id,
+            transaction_id=state.transaction.transaction_id,
             msg_id=header_text(headers, semconv.HEADER_UNIQ_KEY),
             tags=header_text(headers, semconv.HEADER_TAGS),
             keys=None if keys is None else keys.split(),

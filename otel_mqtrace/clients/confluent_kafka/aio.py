@@ -6,18 +6,17 @@ import asyncio
 import functools
 import sys
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.confluent_kafka.batches import CarriedPartition
-from otel_mqtrace.clients.confluent_kafka.client import active, registry, state_of
+from otel_mqtrace.clients.confluent_kafka.client import active, registry
 from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_settlement
-from otel_mqtrace.clients.confluent_kafka.consumer import refused, returned
+from otel_mqtrace.clients.confluent_kafka.consumer import refused, returned, state_at_poll
 from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
 from otel_mqtrace.clients.consumer_state import traced_async_close
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.state import attach_state, known_state
+from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import TaskDeliveries
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
@@ -26,8 +25,9 @@ from otel_mqtrace.hooks.tracing import ClientInfo
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from otel_mqtrace.clients.patching import Wrapper, Wrappers
-    from otel_mqtrace.hooks.tracing import Tracing
+    from typing_extensions import Self
+
+    from otel_mqtrace.clients.patching import Observe, Wrapper, Wrappers
 
 
 # -- producers ------------------------------------------------------------------------------------------------------
@@ -72,26 +72,25 @@ def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., An
 @guarded("AIOProducer.before")
 def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sending | None:
     """Open the span of one message; ``None`` when it needs none."""
-    tracing = active.tracing
     given = {**dict(zip(_ORDER, args, strict=False)), **kwargs}
     topic = given.get("topic")
-    if tracing is None or not isinstance(topic, str):
+    if not isinstance(topic, str):
         return None
     inner: ProducerState | None = known_state(getattr(producer, "_producer", None))
     if inner is not None:
         inner.behind_asyncio = True
-    state: ProducerState | None = inner or state_of(producer, ProducerState)
+    state = active.state_of(producer if inner is None else producer._producer, ProducerState)  # noqa: SLF001 - as above
     if state is None:
         return None
-    hook = state.bind(tracing)
+    hook = state.hook
     partition = given.get("partition")
     call = hook.before(
         topic,
         body=given.get("value"),
         key=given.get("key"),
         partition=partition if isinstance(partition, int) else None,
-        transaction_id=state.transaction_id,
-        carries_headers=inner is not None and tracing.settings.headerless_sends == "send_each",
+        transaction_id=state.transaction.transaction_id,
+        carries_headers=inner is not None and state.tracing.settings.headerless_sends == "send_each",
     )
     if call is None or not (call.is_recorded or call.headers is not None):
         return None
@@ -182,59 +181,41 @@ class AioState(AnyConsumerState):
         if inner is not None:
             self.leaders = inner.leaders
 
-
-def _state_of(consumer: Any) -> AioState | None:
-    state: AioState | None = known_state(consumer)
-    if state is None and hasattr(consumer, "__dict__"):
-        inner: AnyConsumerState | None = known_state(getattr(consumer, "_consumer", None))
+    @classmethod
+    def of_client(cls, client: Any) -> Self:
+        """Return the state of an asyncio consumer; the one that it wraps records nothing any more."""
+        inner: AnyConsumerState | None = known_state(getattr(client, "_consumer", None))
         if inner is not None:
             inner.silent = True
-        state = AioState(inner)
-        attach_state(consumer, state)
-    return state
-
-
-@dataclass(slots=True)
-class _Poll:
-    """A ``poll`` or, as a ``batch``, a ``consume`` under way; ``start_ns`` is set where polls are recorded."""
-
-    state: AioState
-    tracing: Tracing
-    start_ns: int | None
-    batch: bool
-
-    def failed(self, raised: Any) -> None:
-        """Record what was raised."""
-        _polling.set(None)  # not by a token: a coroutine may be closed in another context
-        refused(self.state, self.tracing, raised, start_ns=self.start_ns, batch=self.batch)
-
-    def succeeded(self, result: Any) -> None:
-        """Hand over what was returned: what is set in an awaited coroutine stays set in the task that awaits it."""
-        _polling.set(None)
-        if result is not None or self.start_ns is not None:
-            returned(self.state, self.tracing, result, start_ns=self.start_ns, batch=self.batch)
+        return cls(inner)
 
 
 @guarded("AIOConsumer.poll")
-def _begin(consumer: Any, *, batch: bool) -> _Poll | None:
-    tracing = active.tracing
-    state: AioState | None
-    if tracing is None:
-        state = known_state(consumer)
-        if state is not None:
-            state.abandon()
-        return None
-    state = _state_of(consumer)
+def _begin(consumer: Any, *, batch: bool) -> Observe | None:
+    state = state_at_poll(consumer, AioState)
     if state is None or _polling.get() is state:
         return None
     state.next_turn()
-    poll = _Poll(state, tracing, state.bind(tracing).poll_begins(), batch)
+    start_ns = state.hook.poll_begins()
     _polling.set(state)
-    return poll
+    return functools.partial(_polled, state, start_ns=start_ns, batch=batch)
+
+
+def _polled(state: AioState, result: Any, raised: Any, *, start_ns: int | None, batch: bool) -> None:
+    """Hand over what was returned: what is set in an awaited coroutine stays set in the task that awaits it."""
+    _polling.set(None)  # not by a token: a coroutine may be closed in another context
+    if raised is not None:
+        refused(state, raised, start_ns=start_ns, batch=batch)
+    elif result is not None or start_ns is not None:
+        returned(state, result, start_ns=start_ns, batch=batch)
 
 
 _traced_poll: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=False), is_async=True)
 _traced_consume: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=True), is_async=True)
+
+
+def _state_of(consumer: Any) -> AioState | None:
+    return active.state_of(consumer, AioState)
 
 
 def _traced_settlement(operation: str) -> Wrapper:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from otel_mqtrace._errors import is_from_signal_handler
-from otel_mqtrace.clients.confluent_kafka.client import active, state_of
+from otel_mqtrace.clients.confluent_kafka.client import active
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
@@ -123,10 +123,11 @@ def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batc
     given = None if tracing is None else _read(args, kwargs)
     if tracing is None or given is None or not tracing.is_traced(given["topic"]):
         return None
-    state: ProducerState | None = state_of(producer, ProducerState)
+    state: ProducerState | None = known_state(producer) or active.state_of(producer, ProducerState)
     if state is None:
         return None
-    hook, topic = state.bind(tracing), given["topic"]
+    state.bind(tracing)
+    hook, topic = state.hook, given["topic"]
     if state.leaders is not None:
         state.leaders.want(topic)
     # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
@@ -199,7 +200,7 @@ def _before(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) ->
             key=message.get("key"),
             headers=message.get("headers"),
             partition=batch.partition if isinstance(batch.partition, int) else None,
-            transaction_id=batch.state.transaction_id,
+            transaction_id=batch.state.transaction.transaction_id,
             carries_headers=carries_headers,
         )
     finally:

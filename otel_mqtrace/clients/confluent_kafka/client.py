@@ -74,18 +74,6 @@ def traced_constructor(place: str, make: Callable[[dict[str, Any]], Any]) -> Wra
     return wrap
 
 
-def state_of(client: Any, make: Callable[[dict[str, Any] | None], Any]) -> Any:
-    """Return the client's state; a client older than the patch gets one without a configuration.
-
-    ``None`` for an object without a ``__dict__`` (``__slots__``): it has no place for a state and is not traced.
-    """
-    state = known_state(client)
-    if state is None and hasattr(client, "__dict__"):
-        state = make(None)
-        attach_state(client, state)
-    return state
-
-
 # -- messages, errors and arguments -------------------------------------------------------------------------------
 PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_delivery", "timestamp", "headers")
 """The positional parameters of the C method, which has no signature."""
@@ -158,14 +146,11 @@ def error_type(failure: Any) -> str:
     return "_QUEUE_FULL" if isinstance(failure, BufferError) else type(failure).__qualname__
 
 
-def error_text(failure: Any) -> str:
-    """Return the message of a failure; a ``KafkaError`` is not an exception, though the C code can raise one."""
-    return failure.str() if isinstance(failure, KafkaError) else text_of(failure)
-
-
-def describe_error(failure: Any) -> tuple[str, str]:
-    """Return type and text of a failure."""
-    return error_type(failure), error_text(failure)
+def describe_failure(failure: Any) -> dict[str, Any]:
+    """Return a hook's arguments for a failure; the C code can raise a ``KafkaError``, which is no exception."""
+    description = failure.str() if isinstance(failure, KafkaError) else text_of(failure)
+    exception = failure if isinstance(failure, BaseException) else None
+    return {"error": error_type(failure), "description": description, "exception": exception}
 
 
 registry: Final = MessageRegistry(

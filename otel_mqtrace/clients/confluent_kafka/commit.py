@@ -7,14 +7,19 @@ asynchronous commit only the call is recorded; its result goes to ``on_commit``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.client import active, describe_error, header_pairs, is_message, valid_offsets
+from otel_mqtrace.clients.confluent_kafka.client import (
+    active,
+    describe_failure,
+    header_pairs,
+    is_message,
+    valid_offsets,
+)
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.propagation import creation_of, index_headers
@@ -23,8 +28,9 @@ from otel_mqtrace.hooks.settle import SettledOffset
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
-    from otel_mqtrace.clients.patching import Wrapper
+    from otel_mqtrace.clients.patching import Observe, Wrapper
     from otel_mqtrace.clients.settlement import Positions
+    from otel_mqtrace.hooks.settle import SettleCall
 
 
 _COMMIT: Final = "commit"
@@ -35,30 +41,20 @@ Settles = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Sequence[Settled
 """Consumer, its state, arguments of the call → what it settles."""
 
 
-@dataclass(slots=True)
-class _Settlement(Settlement):
-    """One call that settles, under way."""
-
-    positions: Positions
-
-    @guarded("Settlement.succeeded")
-    def succeeded(self, result: Any) -> None:
-        """The call returned: nothing, or each settled partition with its error, if any."""
-        if result == {}:  # a share consumer had nothing to commit
-            return
-        settled, errors = self.settled, []
-        if isinstance(result, list) and result:
-            settled, errors = _committed(self.positions, result), [each.error for each in result]
-        elif isinstance(result, dict):
-            errors = list(result.values())
-        error = next((each for each in errors if each is not None), None)
-        if error is None:
-            self.hook.after(self.call, settled)
-            if self.call.operation == _COMMIT:
-                self.positions.remove(settled)
-        else:
-            code, description = self.describe(error)
-            self.hook.after(self.call, settled, error=code, description=description)
+@guarded("settlement.over")
+def _record(state: Any, call: SettleCall, settled: Sequence[SettledOffset], result: Any, raised: Any) -> None:
+    """Record a call that returned nothing, or each settled partition with its error, if any; or that raised."""
+    if result == {}:  # a share consumer had nothing to commit
+        return
+    errors = [raised]
+    if isinstance(result, list) and result:
+        settled, errors = _committed(state.positions, result), [each.error for each in result]
+    elif isinstance(result, dict):
+        errors = list(result.values())
+    error = next((each for each in errors if each is not None), None)
+    state.settle.after(call, settled, **({} if error is None else describe_failure(error)))
+    if error is None and call.operation == _COMMIT:
+        state.positions.remove(settled)
 
 
 def traced_settlement(
@@ -67,7 +63,7 @@ def traced_settlement(
     """Return the wrapper of a method that settles; ``operation`` is the client's own word for it."""
 
     @guarded("Settlement.begin")
-    def begin(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Settlement | None:
+    def begin(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observe | None:
         tracing = active.tracing
         if tracing is None or not tracing.settings.settle_spans:
             return None
@@ -78,8 +74,7 @@ def traced_settlement(
         call = state.settle.before(operation)
         if call is None:
             return None
-        settled = settles(consumer, state, args, kwargs)
-        return _Settlement(state.settle, call, settled, describe_error, state.positions)
+        return partial(_record, state, call, settles(consumer, state, args, kwargs))
 
     return observe_calls(begin, is_async=is_async)
 

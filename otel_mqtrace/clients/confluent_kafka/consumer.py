@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sized
 from threading import get_ident
 from types import MethodDescriptorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, Message, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.client import (
     active,
-    describe_error,
+    describe_failure,
     error_type,
     is_message,
-    state_of,
     traced_constructor,
 )
 from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_settlement
@@ -33,31 +32,31 @@ from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
     from otel_mqtrace.clients.patching import Wrappers
-    from otel_mqtrace.hooks.tracing import Tracing
 
 
 ORIGINAL_CONSUMER: Final[type[Any]] = cimpl.Consumer
-_Make = Callable[[Mapping[str, Any] | None], ConsumerState]
+_S = TypeVar("_S", bound=AnyConsumerState)
 
 
-def _begin(consumer: Any, make: _Make) -> ConsumerState | None:
+def _begin(consumer: Any, kind: type[ConsumerState]) -> ConsumerState | None:
     """Return the state of a consumer whose poll begins, bound to the Tracing in force; ``None``: it is not traced."""
-    tracing = active.tracing
-    state: ConsumerState | None = getattr(consumer, STATE, None)
-    if tracing is None:
-        if state is not None:
-            state.abandon()  # a thread that was in a handler when tracing ended comes by to stop being in its span
-        return None
-    if state is None:
-        state = state_of(consumer, make)
+    state = state_at_poll(consumer, kind)
     if state is None or state.silent or (state.polling is not None and state.polling == get_ident()):
         return None
     state.next_turn()
-    state.bind(tracing).poll_begins()
+    state.hook.poll_begins()
     return state
 
 
-def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: C901 - the innermost is every poll's: in one call
+def state_at_poll(consumer: Any, kind: type[_S]) -> _S | None:
+    """Return the state of a consumer that polls; once tracing has ended, stop being in the span of a last message."""
+    state = active.state_of(consumer, kind)
+    if state is None and (known := known_state(consumer)) is not None:
+        known.abandon()
+    return state
+
+
+def traced_receive(kind: type[ConsumerState], *, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: C901 - the innermost is every poll's: in one call
     """Return the wrapper of a ``poll`` or, for those that return several messages, a ``consume``."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: C901 - as above
@@ -68,11 +67,11 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
         def receive(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901 - as above
             state: Any = None
             start_ns: int | None = None
-            tracing: Any = active.tracing
+            tracing = active.tracing
             try:
                 state = getattr(self, STATE, None)  # a function of ours would be a call of every poll
                 if state is None or tracing is None or state.tracing is not tracing or state.silent or state.polling:
-                    state = _begin(self, make)
+                    state = _begin(self, kind)
                 else:
                     state.next_turn()
                 if state is not None and state.hook.is_watched():
@@ -82,13 +81,12 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
                 state = None
             if state is None:
                 return original(self, *args, **kwargs)
-            tracing = state.tracing
             if is_composed:
                 state.polling = get_ident()
             try:
                 result = original(self, *args, **kwargs)
             except:  # a KafkaError can be raised, but is not a BaseException
-                refused(state, tracing, sys.exc_info()[1], start_ns=start_ns, batch=batch)
+                refused(state, sys.exc_info()[1], start_ns=start_ns, batch=batch)
                 raise
             finally:
                 if is_composed and state.polling == get_ident():
@@ -100,7 +98,7 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
                 note_failure("Consumer.returned")
                 return result
             if result is not None or start_ns is not None:
-                returned(state, tracing, result, start_ns=start_ns, batch=batch)
+                returned(state, result, start_ns=start_ns, batch=batch)
             return result
 
         return receive
@@ -108,14 +106,14 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
     return wrap
 
 
-def returned(state: AnyConsumerState, tracing: Tracing, result: Any, *, start_ns: int | None, batch: bool) -> None:
+def returned(state: AnyConsumerState, result: Any, *, start_ns: int | None, batch: bool) -> None:
     """Hand over the messages among what a poll returned: errors and ends of partitions are none.
 
     What cannot be counted, a generator of a subclass, is the application's to go through. Never raises.
     """
     try:
         if not batch and is_message(result):
-            state.hand_over(tracing, [result], start_ns=start_ns, batch=False, handed=result)
+            state.hand_over([result], start_ns=start_ns, batch=False, handed=result)
             return
         if batch and not isinstance(result, Sized):
             return
@@ -123,32 +121,29 @@ def returned(state: AnyConsumerState, tracing: Tracing, result: Any, *, start_ns
             return
         items = [] if result is None else list(result) if batch else [result]
         if not items:
-            state.bind(tracing).empty(start_ns=start_ns, batch=batch)
+            state.hook.empty(start_ns=start_ns, batch=batch)
             return
         messages = [each for each in items if is_message(each)]
         if len(messages) < len(items):
             errors = [each for each in items if not is_message(each)]
-            state.left_out(tracing, errors)
+            state.left_out(errors)
             if not messages:
-                _failed(state, tracing, errors[0], start_ns=start_ns, batch=batch)
+                _failed(state, errors[0], start_ns=start_ns, batch=batch)
         if messages:
-            state.hand_over(tracing, messages, start_ns=start_ns, batch=batch, handed=result)
+            state.hand_over(messages, start_ns=start_ns, batch=batch, handed=result)
     except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
         note_failure("Consumer.returned")
 
 
-def _failed(state: AnyConsumerState, tracing: Tracing, message: Any, *, start_ns: int | None, batch: bool) -> None:
+def _failed(state: AnyConsumerState, message: Any, *, start_ns: int | None, batch: bool) -> None:
     """Record a poll that returned an error; the end of a partition is not an error."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
-        kind, why = describe_error(error)
-        state.bind(tracing).poll_failed(start_ns=start_ns, error=kind, description=why, batch=batch)
+        state.hook.poll_failed(start_ns=start_ns, batch=batch, **describe_failure(error))
 
 
 @guarded("Consumer.refused")
-def refused(
-    state: AnyConsumerState, tracing: Tracing, raised: Any, *, start_ns: int | None, batch: bool = False
-) -> None:
+def refused(state: AnyConsumerState, raised: Any, *, start_ns: int | None, batch: bool = False) -> None:
     """Record a poll that raised, or the failed processing of a message whose deserialiser refused it.
 
     Of a batch the application then gets nothing; only the refused message is named. ``raised`` may be a ``KafkaError``,
@@ -158,17 +153,16 @@ def refused(
     if exception is not None and not isinstance(exception, Exception):
         return
     message = getattr(raised, "kafka_message", None)
-    hook = state.bind(tracing)
+    hook = state.hook
     if is_message(message):
         received = state.incoming([message])
         hook.received(received, start_ns=start_ns, batch=batch)
         for call in hook.before(received):
             hook.after(call, code=ContextCode.EXCEPTION, exception=exception, error=error_type(raised))
     elif message is not None:
-        _failed(state, tracing, message, start_ns=start_ns, batch=batch)
+        _failed(state, message, start_ns=start_ns, batch=batch)
     else:
-        kind, why = describe_error(raised)
-        hook.poll_failed(start_ns=start_ns, error=kind, description=why, exception=exception, batch=batch)
+        hook.poll_failed(start_ns=start_ns, batch=batch, **describe_failure(raised))
 
 
 @guarded("Consumer.assign")

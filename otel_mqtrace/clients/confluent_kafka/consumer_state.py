@@ -15,9 +15,10 @@ from otel_mqtrace.hooks.tracing import ClientInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from typing_extensions import Self
+
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
     from otel_mqtrace.hooks.attributes import IncomingMessage
-    from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.records.batch import BatchHeaders
     from otel_mqtrace.records.handled import MessageRow
 
@@ -36,15 +37,14 @@ class AnyConsumerState(KafkaConsumerState):
         """Return what the hook needs of messages of this consumer."""
         return incoming(messages, self.leaders)
 
-    def left_out(self, tracing: Tracing, errors: Sequence[Message]) -> None:
+    def left_out(self, errors: Sequence[Message]) -> None:
         """Take what a batch held besides messages: errors and ends of partitions."""
 
     def record_batch(self, messages: Sequence[Message], start_ns: int | None) -> bool:
         """Record that the application gets ``messages`` of one call; ``False`` where :meth:`hand_over` opens a span."""
-        hook = self.hook
-        if hook is None or not self.may_record or self.explicit.is_on:
+        if not self.may_record or self.explicit.is_on:
             return False
-        topic, is_dropped = messages[0].topic() or "", hook.drops_all
+        topic, is_dropped = messages[0].topic() or "", self.hook.drops_all
         rows: list[MessageRow] = []
         of_all: BatchHeaders = []
         for message in messages:
@@ -81,6 +81,11 @@ class ConsumerState(AnyConsumerState):
         super().__init__(info, registry, in_flight or Delivery())
         self.leaders = leaders_of(known)
 
+    @classmethod
+    def of_client(cls, client: Any) -> Self:  # noqa: ARG003 - one that is older than the patch keeps its configuration
+        """Return the state of a client without a configuration."""
+        return cls(None)
+
     def next_turn(self) -> None:
         """End what the application has: it polls again."""
         calls = self.in_flight.calls
@@ -97,7 +102,7 @@ class ConsumerState(AnyConsumerState):
         ``False`` where it is not ordinary: :meth:`hand_over` then opens its span.
         """
         hook = self.hook
-        if hook is None or not self.may_record or self.explicit.is_on:
+        if not self.may_record or self.explicit.is_on:
             return False
         partition, offset, headers = message.partition(), message.offset(), message.headers()
         if offset is None or offset < 0 or partition is None:

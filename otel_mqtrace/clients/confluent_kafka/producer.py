@@ -20,10 +20,9 @@ from otel_mqtrace.clients.confluent_kafka.client import (
     active,
     as_given,
     default_of,
-    describe_error,
+    describe_failure,
     parameter_order,
     replace_arguments,
-    state_of,
     traced_constructor,
     valid_offsets,
 )
@@ -34,7 +33,7 @@ from otel_mqtrace.clients.confluent_kafka.sending import (
     run_in_context,
 )
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.settlement import Settlement, find_creation_context, transaction_wrappers
+from otel_mqtrace.clients.settlement import find_creation_context, record_settlement, transaction_wrappers
 from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_mqtrace.clients.confluent_kafka.sending import Callback
-    from otel_mqtrace.clients.patching import Wrapper, Wrappers
+    from otel_mqtrace.clients.patching import Observe, Wrapper, Wrappers
     from otel_mqtrace.hooks.send import SendHook
     from otel_mqtrace.records.sent import Sent
 
@@ -58,11 +57,10 @@ def _prepare(
     producer: Any, order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_c_code: bool
 ) -> tuple[Sending | None, tuple[Any, ...], dict[str, Any]] | None:
     """Open the span of one ``produce`` and return the arguments to call it with."""
-    tracing = active.tracing
-    state: ProducerState | None = None if tracing is None else state_of(producer, ProducerState)
-    if tracing is None or state is None:
+    state = active.state_of(producer, ProducerState)
+    if state is None:
         return None
-    hook = state.bind(tracing)
+    hook = state.hook
     given = {**dict(zip(order, args)), **kwargs} if kwargs else dict(zip(order, args))  # noqa: B905 - every send's
     topic, headers = given.get("topic"), given.get("headers")
     if not isinstance(topic, str) or (state.layers and _is_inner(state, topic)):
@@ -75,7 +73,7 @@ def _prepare(
         key=given.get("key"),
         headers=() if is_refused else headers,
         partition=partition if isinstance(partition, int) else None,
-        transaction_id=state.transaction_id,
+        transaction_id=state.transaction.transaction_id,
     )
     if call is None:
         return None
@@ -168,14 +166,14 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
             if (
                 tracing is not None
                 and type(state) is ProducerState
+                and state.tracing is tracing  # its first send opens a span, and binds it
                 and state.sending is Sending
                 and not (state.layers or state.behind_asyncio or kwargs)
                 and (callback is _MISSING or on_delivery is _MISSING)
                 and type(topic) is str
             ):
-                hook = state.hook if state.tracing is tracing else state.bind(tracing)
-                transaction: Any = state.transaction  # bound with the hook
-                if transaction.transaction_id is None:
+                hook = state.hook
+                if state.transaction.transaction_id is None:
                     recorded = hook.record(topic, value, key, headers, state.leaders)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("produce.record")
@@ -287,20 +285,9 @@ def _abandon_unanswered(producer: Any) -> None:
     drain_deferred_ends()
 
 
-@guarded("Producer.transaction")
-def _bound(producer: Any) -> ProducerState | None:
-    """Return the producer's state, bound to the Tracing in force; ``None`` while nothing is traced."""
-    if active.tracing is None:
-        return None
-    state: ProducerState | None = state_of(producer, ProducerState)
-    if state is not None:
-        state.bind(active.tracing)
-    return state
-
-
 @guarded("Producer.offsets")
-def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settlement | None:
-    state = _bound(producer)
+def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observe | None:
+    state = active.state_of(producer, ProducerState)
     if state is None:
         return None
     # the offsets are some consumer group's, whose name the client keeps to itself
@@ -310,7 +297,7 @@ def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return None
     offsets = args[0] if args else kwargs.get("positions")
     settled = [_settled(each, state.info.server) for each in valid_offsets(offsets)]
-    return Settlement(hook, call, settled, describe_error)
+    return partial(record_settlement, hook, call, settled, describe_failure)
 
 
 def _settled(offset: Any, server: str | None) -> SettledOffset:
@@ -326,7 +313,7 @@ PRODUCER_METHODS: Final[Wrappers] = {
     "flush": _call_finally(_end_released),
     "close": _call_finally(_abandon_unanswered),
     "__exit__": _traced_exit,
-    **transaction_wrappers(lambda producer: getattr(_bound(producer), "transaction", None)),
+    **transaction_wrappers(active, ProducerState),
     "send_offsets_to_transaction": observe_calls(_send_offsets),
 }
 """Method → how to wrap it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context
 
 from otel_mqtrace import semconv
-from otel_mqtrace.clients.confluent_kafka.client import error_text, error_type
+from otel_mqtrace.clients.confluent_kafka.client import describe_failure
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.state import KafkaProducerState
 from otel_mqtrace.hooks.guard import guarded, note_failure
@@ -24,6 +24,7 @@ from otel_mqtrace.records.sent import Sent
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from typing_extensions import Self
 
     from otel_mqtrace.hooks.send import SendCall, SendHook
 
@@ -53,16 +54,20 @@ class ProducerState(KafkaProducerState):
         self.behind_asyncio = False
         self.dropping = _DROPPED
 
+    @classmethod
+    def of_client(cls, client: Any) -> Self:  # noqa: ARG003 - one that is older than the patch keeps its configuration
+        """Return the state of a client without a configuration."""
+        return cls(None)
+
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:
         """Defer the end of every span that can no longer get a delivery report; the finaliser of the producer."""
         name = semconv.SEND_ABANDONED
         while self.in_flight:
             _, call = self.in_flight.popitem()
-            if self.hook is not None:
-                if isinstance(call, Sent):
-                    call = self.hook.reopen(call)
-                defer_end(self.hook, call, error=name, description=_ABANDONED, outcome=name)
+            if isinstance(call, Sent):
+                call = self.hook.reopen(call)
+            defer_end(self.hook, call, error=name, description=_ABANDONED, outcome=name)
 
 
 def run_in_context(otel_ctx: Context, user: Callback | None, error: Any, message: Any) -> None:
@@ -130,19 +135,13 @@ class Sending:
     def raised(self, exception: Any) -> None:
         """The client refused the message, by raising or by handing back its ``KafkaError``: nothing was sent."""
         self._state.in_flight.pop(id(self.call), None)
-        self._hook.after(
-            self.call,
-            error=error_type(exception),
-            description=error_text(exception),
-            exception=exception if isinstance(exception, BaseException) else None,
-        )
+        self._hook.after(self.call, **describe_failure(exception))
 
     @guarded("produce.returned")
     def returned(self) -> None:
         """The message is queued; a span that gets no delivery report ends here."""
-        transaction = self._state.transaction
-        if self.call.transaction_id is not None and transaction is not None:
-            transaction.joined(self.call)
+        if self.call.transaction_id is not None:
+            self._state.transaction.joined(self.call)
         if not self.awaited:
             self.forgotten()
 

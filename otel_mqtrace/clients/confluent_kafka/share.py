@@ -46,20 +46,6 @@ _ACKNOWLEDGE_OFFSET: Final = ("topic", "partition", "offset", "ack_type")
 """The positional parameters; the C methods have no signature."""
 
 
-class _Block:
-    """A message handled in its own block: its acknowledgement counts, unless the block's outcome is worse."""
-
-    def __init__(self, inner: Owner, acknowledgement: ContextCode | None) -> None:
-        self._inner = inner
-        self.acknowledgement = acknowledgement
-
-    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
-        """End the span, or its share in one."""
-        if self.acknowledgement is not None and exception is None and code is ContextCode.SUCCESS:
-            code = self.acknowledgement
-        self._inner.finish(code, exception, later=later)
-
-
 class _ShareDelivery(Delivery):
     """The messages of one poll and their acknowledgements, which are the outcomes.
 
@@ -97,7 +83,6 @@ class ShareState(ConsumerState):
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
         is_explicit = str((conf or {}).get(_MODE, "")).lower() == "explicit"
         super().__init__(conf, _ShareDelivery(is_explicit=is_explicit))
-        self._blocks: dict[Position, _Block] = {}
         self._outstanding: set[Position] = set()
         self._unsettled: dict[Position, None] = {}
 
@@ -112,15 +97,15 @@ class ShareState(ConsumerState):
         delivery = self.in_flight
         positions = [(each.topic, each.partition, each.offset) for each in received]
         delivery.positions_of = {id(call): tuple(positions[index] for index in call.indexes) for call in calls}
-        delivery.acknowledged, self._blocks = {}, {}
+        delivery.acknowledged = {}  # another one: the last messages' blocks still read that of theirs
         self._outstanding = set(positions)
         self._unsettled = {} if delivery.is_explicit else dict.fromkeys(positions)
 
     @guarded("ShareState.left_out")
-    def left_out(self, tracing: Tracing, errors: Sequence[Message]) -> None:
+    def left_out(self, errors: Sequence[Message]) -> None:
         """Record each message that a deserialiser refused: its processing failed before it began."""
         refused = {cimpl.KafkaError._KEY_DESERIALIZATION, cimpl.KafkaError._VALUE_DESERIALIZATION}  # noqa: SLF001 - their names
-        hook = self.bind(tracing)
+        hook = self.hook
         for message in errors:
             error = message.error()
             if error is not None and error.code() in refused:
@@ -135,19 +120,25 @@ class ShareState(ConsumerState):
             each.retry_times = None if count is None else max(count - 1, 0)
         return received
 
-    def take(self, message: Message, call: ProcessSpan | SpanIds) -> Owner:
+    def take(self, call: ProcessSpan | SpanIds, message: Message) -> Owner:
         """Give the span of a message to the block that handles it."""
-        return self._block(message, super().take(message, call))
+        return self._with_acknowledgement(message, super().take(call, message))
 
     def open(self, message: Message, tracing: Tracing) -> Owner | None:
         """Open the span of a message that is handled in a block."""
         opened = super().open(message, tracing)
-        return None if opened is None else self._block(message, opened)
+        return None if opened is None else self._with_acknowledgement(message, opened)
 
-    def _block(self, message: Message, inner: Owner) -> Owner:
-        position = position_of(message)
-        block = self._blocks[position] = _Block(inner, self.in_flight.acknowledged.get(position))
-        return Owner(inner.call, block.finish)
+    def _with_acknowledgement(self, message: Message, inner: Owner) -> Owner:
+        """Return the owner whose block has the message's acknowledgement as outcome, unless its own is worse."""
+        acknowledged, position = self.in_flight.acknowledged, position_of(message)
+
+        def finish(code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
+            if exception is None and code is ContextCode.SUCCESS:
+                code = acknowledged.get(position, code)
+            inner.finish(code, exception, later=later)
+
+        return Owner(inner.call, finish)
 
     def acknowledged(self, position: Position, code: ContextCode) -> None:
         """The application acknowledged one message; of several acknowledgements before a commit the last one counts."""
@@ -157,8 +148,6 @@ class ShareState(ConsumerState):
         self._outstanding.discard(position)
         delivery.acknowledged[position] = code
         self._unsettled[position] = None
-        if position in self._blocks:
-            self._blocks[position].acknowledgement = code
 
     def committing(self) -> list[SettledOffset]:
         """Return what a commit settles: what was acknowledged or, where that is implicit, all of the last poll."""

@@ -14,7 +14,7 @@ from rocketmq.v5.util import MessageIdCodec
 
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.clients.patching import call_after
-from otel_mqtrace.clients.state import ActiveTracing, attach_state, known_state
+from otel_mqtrace.clients.state import ActiveTracing
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.consume import ProcessSpan
     from otel_mqtrace.hooks.send import SendCall, SendHook
-    from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.records.message import Headers
 
 
@@ -44,28 +43,13 @@ _CLUSTERING: Final = "clustering"
 _NAMES: Final[dict[int, str]] = {number: name for name, number in Code.items()}
 
 
-def state_of(client: Any, make: Callable[[ClientInfo], Any]) -> Any:
-    """Return the client's state, bound to the Tracing in force; ``None`` while nothing is traced."""
-    tracing = active.tracing
-    return None if tracing is None else _bound(client, make, tracing)
-
-
-@guarded("rocketmq.client")
-def _bound(client: Any, make: Callable[[ClientInfo], Any], tracing: Tracing) -> Any:
-    state = known_state(client)
-    if state is None:
-        state = make(_info_of(client))
-        attach_state(client, state)
-    state.bind(tracing)
-    return state
-
-
 def first_address(endpoints: object) -> str | None:
     """Return the first ``host:port`` of the client's endpoints, or ``None`` when they name none."""
     return str(endpoints).partition(",")[0] or None if endpoints is not None else None
 
 
-def _info_of(client: Any) -> ClientInfo:
+def info_of(client: Any) -> ClientInfo:
+    """Return what is true of every message of a client."""
     configuration = client.client_configuration
     group = getattr(client, "consumer_group", None) or getattr(client, "_consumer_group", None)
     info = ClientInfo.named(

@@ -23,10 +23,10 @@ from otel_mqtrace.clients.rocketmq.client import (
     active,
     describe_failure,
     incoming,
+    info_of,
     observe_call,
     received_of,
     settled,
-    state_of,
 )
 from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from typing_extensions import Self
+
     from otel_mqtrace.clients.patching import Wrapper, Wrappers
     from otel_mqtrace.hooks.attributes import IncomingMessage
-    from otel_mqtrace.hooks.consume import ConsumeHook
     from otel_mqtrace.hooks.scope import ProcessSpan
     from otel_mqtrace.hooks.settle import SettleCall
 
@@ -100,13 +101,16 @@ class _Turn:
 class RocketMqConsumerState(ConsumerState):
     """The hooks of one consumer and its open messages."""
 
-    hook: ConsumeHook
-
     def __init__(self, info: ClientInfo) -> None:
         super().__init__(info)
         self._held: dict[ReceivedMessage, None] = {}
         self._turns: WeakKeyDictionary[Thread, _Turn] = WeakKeyDictionary()
         _states.add(self)
+
+    @classmethod
+    def of_client(cls, client: Any) -> Self:
+        """Return the state of a consumer."""
+        return cls(info_of(client))
 
     def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
         """Return what the hook needs of messages."""
@@ -220,10 +224,10 @@ def _duration_ns(seconds: float | None) -> int:
 _states: Final[LiveObjects[RocketMqConsumerState]] = LiveObjects()
 
 
+@guarded("rocketmq.client")
 def consumer_state(consumer: Any) -> RocketMqConsumerState | None:
     """Return the consumer's state; ``None`` while nothing is traced."""
-    state: RocketMqConsumerState | None = state_of(consumer, RocketMqConsumerState)
-    return state
+    return active.state_of(consumer, RocketMqConsumerState)
 
 
 def close_consumers() -> None:

@@ -13,13 +13,14 @@ from rocketmq.grpc_protocol import Code, TransactionResolution, TransactionSourc
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.rocketmq.client import (
     OutgoingMessage,
+    active,
     bean_of_message,
     creation_of_message,
     describe_failure,
     first_address,
+    info_of,
     observe_call,
     open_send,
-    state_of,
 )
 from otel_mqtrace.clients.state import ClientState
 from otel_mqtrace.hooks.guard import guarded
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.send import SendCall
     from otel_mqtrace.hooks.settle import RecallCall
-    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+    from otel_mqtrace.hooks.tracing import Tracing
 
 _STATES: Final[Mapping[int, TransactionState]] = {
     TransactionResolution.COMMIT: TransactionState.COMMIT_MESSAGE,
@@ -50,24 +51,21 @@ class _ProducerState(ClientState):
     end: EndTransactionHook
     recall: RecallHook
 
-    def __init__(self, info: ClientInfo) -> None:
-        self._info = info
-        self._tracing: Tracing | None = None
+    def __init__(self, producer: Any) -> None:
+        self._info = info_of(producer)
 
-    def bind(self, tracing: Tracing) -> None:
-        if self._tracing is not tracing:
-            self.send = SendHook(tracing=tracing, info=self._info)
-            self.end = EndTransactionHook(tracing=tracing, info=self._info)
-            self.recall = RecallHook(tracing=tracing, info=self._info)
-            self._tracing = tracing
+    def make_hooks(self, tracing: Tracing) -> None:
+        self.send = SendHook(tracing=tracing, info=self._info)
+        self.end = EndTransactionHook(tracing=tracing, info=self._info)
+        self.recall = RecallHook(tracing=tracing, info=self._info)
 
     def abandon(self) -> None:
         """Nothing to do: every send ends with its call or its future."""
 
 
+@guarded("rocketmq.client")
 def _producer_state(producer: Any) -> _ProducerState | None:
-    state: _ProducerState | None = state_of(producer, _ProducerState)
-    return state
+    return active.state_of(producer, _ProducerState)
 
 
 @guarded("rocketmq.answered")

@@ -198,13 +198,14 @@ def test_registry_is_limited_while_threads_add_messages(impatient):
 def test_failed_delivery_keeps_its_spans(spans):
     tracing = Tracing.create(settings=Settings(), tracer_provider=recording_provider(spans))
     state = ConsumerState({"group.id": "billing"})
+    state.bind(tracing)
     broken = MagicMock(**{"__len__.return_value": 1, "__getitem__.side_effect": MemoryError})
     broken.__iter__.side_effect = [
         iter([Message(topic="orders", partition=0, offset=1)]),
         MemoryError,
     ]  # can be read once
     with pytest.raises(MemoryError):
-        state.hand_over(tracing, broken, start_ns=tracing.clock.wall_ns(), batch=False)
+        state.hand_over(broken, start_ns=tracing.clock.wall_ns(), batch=False)
     state.closing()
     assert spans.take("process orders").attributes["mqtrace.success"] is True
 
@@ -212,8 +213,9 @@ def test_failed_delivery_keeps_its_spans(spans):
 def _handed_over(spans, **settings):
     tracing = Tracing.create(settings=Settings(**settings), tracer_provider=recording_provider(spans))
     state = ConsumerState({"group.id": "billing"})
+    state.bind(tracing)
     message = Message(topic="orders", partition=0, offset=1)
-    state.hand_over(tracing, [message], start_ns=None, batch=False)
+    state.hand_over([message], start_ns=None, batch=False)
     return state, message
 
 
