@@ -107,7 +107,17 @@ def _map(values: dict[str, Any]) -> dict[str, Any]:
 def result_schema() -> str:
     """Return the schema of ``result.json``."""
     made = _Definitions()
-    left_out = ("samples", "timeline", "timelines", "findings", "horizon_ms", "fields", "graph", "unknown_files")
+    left_out = (
+        "samples",
+        "timeline",
+        "timelines",
+        "findings",
+        "horizon_ms",
+        "fields",
+        "graph",
+        "unknown_files",
+        "carried_from",
+    )
     properties = {"schema_version": _VERSION, **made.fields(results.Result, left_out)}
     properties["verdict"] = made.of(Verdict)
     properties["exit_code"] = {"enum": [0, 1, 3, 4]}

@@ -1,6 +1,6 @@
 """Make up trace contexts and bodies; hypothesis derives them from the layout table."""
 
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from hypothesis import strategies as st
 
@@ -37,6 +37,18 @@ def values(name: str, dialect: Dialect) -> st.SearchStrategy[Any]:
         FieldKind.CONTEXT_CODE: lambda: st.sampled_from(ContextCode),
         FieldKind.TRANSACTION_STATE: lambda: st.sampled_from(TransactionState),
     }[kind]()
+
+
+def fields_of(
+    kind: type, texts: st.SearchStrategy[str], numbers: st.SearchStrategy[int], **own: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Any]:
+    """Make beans or contexts: each field is absent or of its type, unless ``own`` says what it is."""
+    drawn: dict[Any, Any] = {str: texts, int: numbers, bool: st.booleans()}
+    types = {name: get_args(hint)[0] for name, hint in get_type_hints(kind).items() if name not in own}
+    others = {
+        name: st.none() | (drawn[each] if each in drawn else st.sampled_from(each)) for name, each in types.items()
+    }
+    return st.builds(kind, **others, **own)
 
 
 @st.composite

@@ -14,79 +14,55 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from otel_mqtrace import semconv
-from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.model import ContextCode, TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, cost_ms, share_attributes, trace_context_of
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.lanes import Scripted, span
 from tests.support.native_spans import span_attributes
+from tests.support.strategies import fields_of
 
 _text = st.text(min_size=1, max_size=12)
 _keys = st.lists(st.text("abc中🙂", min_size=1, max_size=4), min_size=1, max_size=3).map(" ".join)
 _small = st.integers(min_value=0, max_value=2**40)
-_beans = st.builds(
-    TraceBean,
-    topic=st.none() | _text,
-    msg_id=st.none() | _text,
-    offset_msg_id=st.none() | _text,
-    tags=st.none() | _text,
-    keys=st.none() | _keys,
-    store_host=st.none() | _text,
-    client_host=st.none() | _text,
-    store_time_ms=st.none() | _small,
-    retry_times=st.none() | _small,
-    body_length=st.none() | _small,
-    msg_type=st.none() | st.sampled_from(MessageType),
-    transaction_id=st.none() | _text,
-    transaction_state=st.none() | st.sampled_from(TransactionState),
-    from_transaction_check=st.none() | st.booleans(),
-)
+_beans = fields_of(TraceBean, _text, _small, keys=st.none() | _keys)
 
 
 @st.composite
 def _contexts(draw):
     trace_type = draw(st.sampled_from(TraceType))
-    before = trace_type is TraceType.SUB_BEFORE
     beans = draw(st.lists(_beans, min_size=1, max_size=5))
     if len(beans) > 1:  # several messages of one call always know their ids
         beans = [replace(bean, msg_id=f"id{number}") for number, bean in enumerate(beans)]
-    return TraceContext(
-        trace_type=trace_type,
-        timestamp_ms=draw(_small),
-        region_id=draw(st.none() | _text),
-        region_name=draw(st.none() | _text),
-        group_name=draw(st.none() | _text),
-        request_id=draw(st.none() | _text),
-        cost_ms=None if before else draw(_small),
-        success=None if before else draw(st.booleans()),
-        context_code=None if before else draw(st.none() | st.sampled_from(ContextCode)),
-        beans=tuple(beans),
-    )
+    own = {"timestamp_ms": _small, "cost_ms": _small, "success": st.booleans(), "access_channel": st.none()}
+    if trace_type is TraceType.SUB_BEFORE:
+        own |= dict.fromkeys(("cost_ms", "success", "context_code"), st.none())
+    fixed = {"trace_type": st.just(trace_type), "beans": st.just(tuple(beans))}
+    return draw(fields_of(TraceContext, _text, _small, **own, **fixed))
+
+
+_ENDED = RecordingExporter()
+_TRACER = recording_provider(_ENDED).get_tracer("t")
 
 
 def _span_of(trace_ctx, *, extra_links=(), status=None):
-    exporter = RecordingExporter()
     attributes = span_attributes(trace_ctx)
     operation = OPERATIONS[trace_ctx.trace_type]
     stamp_ns = trace_ctx.timestamp_ms * 1_000_000 + 999_999
     at_end = trace_ctx.trace_type is TraceType.SUB_AFTER
-    span = (
-        recording_provider(exporter)
-        .get_tracer("t")
-        .start_span(
-            operation.span_name(None),
-            kind=operation.kind,
-            attributes=attributes.span,
-            links=[*(Link(INVALID_SPAN_CONTEXT, own) for own in attributes.links), *extra_links],
-            start_time=max(stamp_ns - 7_000_000, 0) if at_end else stamp_ns,
-        )
+    span = _TRACER.start_span(
+        operation.span_name(None),
+        kind=operation.kind,
+        attributes=attributes.span,
+        links=[*(Link(INVALID_SPAN_CONTEXT, own) for own in attributes.links), *extra_links],
+        start_time=max(stamp_ns - 7_000_000, 0) if at_end else stamp_ns,
     )
     if status is not None:
         span.set_status(Status(status))
     if trace_ctx.trace_type is TraceType.SUB_BEFORE:
         return span
     span.end(stamp_ns if at_end else stamp_ns + 7_000_000)
-    return exporter.take()
+    return _ENDED.take()
 
 
 def _ended(attributes):
