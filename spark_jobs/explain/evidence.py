@@ -54,35 +54,27 @@ _RULE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
-_SUMS: Final = (
-    "keys",
-    "native",
-    "otlp",
-    "following",  # spans that are sampled as their send was
-    "sent",  # sends that a sampler decided about one by one
-    "unseen",  # those of them without a span
-    "linked",  # sampled sends named by links; deliveries sampled with their send do not sample all sends
-    "sampled",  # links with the sampled flag
-    "unsampled",
-    "native_deliveries",
-    "moments",
-)
-_GREATEST: Final = ("native_ms", "otlp_ms", "cost_ms")
-_LAST: Final = (
-    "call_ms",
-    "call_index",
-    "call_recorded",
-)  # of a listener call: where its last message stands, and whether that is recorded
-_MEASURES: Final = pa.schema(
-    [("key", pa.uint64()), *((name, pa.int64()) for name in (*_SUMS, "first_ms", *_GREATEST, *_LAST))]
-)
+_LAST: Final = ("call_ms", "call_index", "call_recorded")
+"""Of a listener call: where its last message stands, and whether that is recorded."""
+_HOW: Final = {
+    "keys": "sum",
+    "native": "sum",
+    "otlp": "sum",
+    "following": "sum",  # spans that are sampled as their send was
+    "sent": "sum",  # sends that a sampler decided about one by one
+    "unseen": "sum",  # those of them without a span
+    "linked": "sum",  # sampled sends named by links; deliveries sampled with their send do not sample all sends
+    "sampled": "sum",  # links with the sampled flag
+    "unsampled": "sum",
+    "native_deliveries": "sum",
+    "moments": "sum",
+    "first_ms": "min",
+    **dict.fromkeys(("native_ms", "otlp_ms", "cost_ms"), "max"),
+    **dict.fromkeys(_LAST, "last"),
+}
+"""How each measure of the rows of a key is added up."""
+_MEASURES: Final = pa.schema([("key", pa.uint64()), *((name, pa.int64()) for name in _HOW)])
 _MOMENTS: Final = pa.schema({"key": pa.uint64(), "at_ms": pa.int64()})
-_AGGREGATES: Final[Any] = [
-    *((name, "sum") for name in _SUMS),
-    ("first_ms", "min"),
-    *((name, "max") for name in _GREATEST),
-    *((name, "last") for name in _LAST),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +108,9 @@ def _split_by_key(rows: pa.Table) -> Iterator[pa.Table]:
 def _add_up_by_key(rows: pa.Table) -> pa.Table:
     if rows["call_ms"].null_count < len(rows):
         rows = rows.sort_by([(name, "ascending") for name in ("key", *_LAST)])
-    grouped = rows.group_by("key", use_threads=False).aggregate(_AGGREGATES)
-    found = pa.table([grouped["key"], *(grouped["_".join(one)] for one in _AGGREGATES)], schema=_MEASURES)
+    aggregates: Any = list(_HOW.items())
+    grouped = rows.group_by("key", use_threads=False).aggregate(aggregates)
+    found = pa.table([grouped["key"], *(grouped["_".join(one)] for one in aggregates)], schema=_MEASURES)
     # The groups come in pieces of one array, and each would be pickled with all of it: five times their size.
     return found.combine_chunks()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import encode, find_groups, join_codes, opened
+from spark_jobs.columns import opened
 from spark_jobs.judging.columns import NullableInts, equals, greatest, is_any_of
 from spark_jobs.judging.merge import COUNTS
 from spark_jobs.report.result import AGES
@@ -17,9 +17,9 @@ from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from spark_jobs.columns import Codes, Column
+    from spark_jobs.columns import Column
 
 _BUCKET_MS: Final = 600_000
 _LEAST_BUCKETS: Final = 12
@@ -59,36 +59,24 @@ class CountPlan:
     per_stratum: int
 
 
-def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPlan) -> tuple[Codes, Codes]:
+def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPlan) -> dict[str, Column]:
     """Return the band of each open event's age and that of each open key's, null for all others: nearly all rows."""
     status, reason, lifecycle = (verdicts[name] for name in ("status", "reason", "lifecycle"))
     end = NullableInts.constant(len(status), how.data_end_ms)
     waits = equals(status, Status.PENDING.value) | is_any_of(reason, _OPEN)
     carried = is_any_of(lifecycle, CARRIED_ON)
-    ages = _name_each(waits, end - event, name_age)
     last = end - find_last(verdicts) if carried.any() else end
-    return ages, _name_each(carried, last, lambda age_ms: name_open_age(age_ms, how.grace_ms))
+    return {
+        "age": _name_each(waits, end - event, name_age),
+        "open_age": _name_each(carried, last, lambda age_ms: name_open_age(age_ms, how.grace_ms)),
+    }
 
 
-def _name_each(mask: Any, age: NullableInts, name: Any) -> Codes:
+def _name_each(mask: Any, age: NullableInts, name: Any) -> Column:
     names: list[str | None] = [None] * len(mask)
     for row in np.flatnonzero(mask).tolist():
         names[row] = name(int(age.values[row]) if age.known[row] else None)
-    return encode(pa.array(names, pa.string()))
-
-
-def _count_fields(verdicts: Mapping[str, Column]) -> Counter[tuple[str, str]]:
-    maps = verdicts["field_verdicts"]
-    inside = ~equals(verdicts["status"], Status.OUT_OF_SCOPE.value)
-    if not inside.all():
-        maps = maps.filter(pa.array(inside))
-    maps = maps.drop_null()
-    if not len(maps):
-        return Counter()
-    names, words = map(encode, opened(maps, maps.keys, maps.items)[1])
-    counts = np.bincount(names.values * words.room + words.values)
-    pairs = ((names.words[code // words.room], words.words[code % words.room]) for code in np.flatnonzero(counts))
-    return Counter(dict(zip(pairs, counts[counts > 0].tolist(), strict=True)))
+    return pa.array(names, pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,38 +107,31 @@ def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
     tally = Tally()
     if not len(verdicts["status"]):
         return tally
-    words = {name: encode(verdicts[name]) for name in _WORDS}
     event = NullableInts.of(verdicts["event_ms"]).believable()
-    words["age"], words["open_age"] = _age_bands(verdicts, event, how)
-    sides = {f"on_{side}": np.asarray(verdicts[f"on_{side}"]).astype(np.int64) for side in ("native", "otlp")}
-    parts = [*((one.values, one.room) for one in words.values()), *((side, 2) for side in sides.values())]
-    examples, like = find_groups(join_codes(*parts))
-    totals = {"keys": np.bincount(like, minlength=len(examples))}
-    for name in COUNTS:
-        totals[name] = np.bincount(like, weights=np.asarray(verdicts[name]), minlength=len(examples)).astype(np.int64)
-    columns = {
-        **{name: one.at(examples) for name, one in words.items()},
-        **{name: on[examples].astype(bool).tolist() for name, on in sides.items()},
-        **{name: total.tolist() for name, total in totals.items()},
-    }
-    for row in zip(*columns.values(), strict=True):
-        add_judgement(tally, dict(zip(columns, row, strict=True)))
-    _count_over_time(tally, event, words["status"], words["reason"], how.width_ms)
-    for (name, verdict), count in _count_fields(verdicts).items():
-        tally.fields[name][verdict] += count
+    keys = {name: verdicts[name] for name in (*_WORDS, "on_native", "on_otlp")} | _age_bands(verdicts, event, how)
+    sums = {name: verdicts[name] for name in COUNTS}
+    for row in _group(keys, sums):
+        add_judgement(tally, row)
+    starts = NullableInts(event.values // how.width_ms * how.width_ms, event.known).to_arrow()
+    for row in _group({"start_ms": starts, "status": verdicts["status"], "reason": verdicts["reason"]}):
+        if row["start_ms"] is not None:
+            tally.buckets.setdefault(row["start_ms"], Counter())[row["status"], row["reason"]] += row["keys"]
+    inside = pa.array(~equals(verdicts["status"], Status.OUT_OF_SCOPE.value))
+    maps = verdicts["field_verdicts"].filter(inside).drop_null()
+    names, words = opened(maps, maps.keys, maps.items)[1]
+    for row in _group({"name": names, "verdict": words}):
+        tally.fields[row["name"]][row["verdict"]] += row["keys"]
     return tally
 
 
-def _count_over_time(tally: Tally, event: NullableInts, status: Codes, reason: Codes, width_ms: int) -> None:
-    rows = np.flatnonzero(event.known)
-    times, time_of = np.unique(event.values[rows] // width_ms, return_inverse=True)
-    findings = ((one.values[rows], one.room) for one in (status, reason))
-    examples, like = find_groups(join_codes((time_of, len(times)), *findings))
-    names = (one.at(rows[examples]) for one in (status, reason))
-    counts = np.bincount(like, minlength=len(examples)).tolist()
-    starts = (times[time_of[examples]] * width_ms).tolist()
-    for start_ms, *name, count in zip(starts, *names, counts, strict=True):
-        tally.buckets.setdefault(start_ms, Counter())[tuple(name)] += count
+def _group(keys: Mapping[str, Column], sums: Mapping[str, Column] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield each distinct combination of ``keys``, how many ``keys`` have it, and their ``sums``."""
+    sums = sums or {}
+    measures: list[Any] = [([], "count_all"), *((name, "sum") for name in sums)]
+    found = pa.table({**keys, **sums}).group_by(list(keys), use_threads=False).aggregate(measures)
+    columns = (found[name].to_pylist() for name in (*keys, "count_all", *(f"{name}_sum" for name in sums)))
+    for row in zip(*columns, strict=True):
+        yield dict(zip((*keys, "keys", *sums), row, strict=True))
 
 
 def sort_tally(tally: Tally) -> Tally:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_jobs.columns import encode, find_groups, is_known, is_true
 from spark_jobs.judging.columns import NullableInts, equals
-from spark_jobs.report.result import Group, Latency, Topic
+from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
@@ -28,14 +28,18 @@ ARRIVALS: Final = ("native", "otlp")
 _RANKS: Final = (0.5, 0.95, 0.99)
 _CURVE: Final = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 0.999, 0.9999)
 _DELIVERED: Final = ["topic", "group", "msg_id"]
-_NAMED: Final = {Kind.PUBLISH.value: ("publish",), Kind.CONSUME.value: ("process", "queue")}
+_NAMED: Final = {
+    Kind.PUBLISH.value: ("sends", "publish"),
+    Kind.CONSUME.value: ("deliveries", "process", "queue"),
+}
+"""By kind of event: what their number is called, and their measures."""
 
 _Name = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Histograms by measure (arrivals as ``arrival_SIDE``) and name, and the events, failures and so on of each name.
+    """Histograms by measure (arrivals as ``arrival_SIDE``) and name, and by name the counts that reports show.
 
     A name is that of a topic sent to, ``(topic, None)``, or of a group, ``(topic, group)``; ``None`` is the whole run.
     """
@@ -58,9 +62,7 @@ class Durations:
         return tuple(
             Topic(
                 topic=topic,
-                sends=self.counts[topic, None]["events"],
-                failures=self.counts[topic, None]["failed"],
-                unmatched=self.counts[topic, None]["unmatched"],
+                **{name: self.counts[topic, None][name] for name in ("sends", "failures", "unmatched")},
                 publish=self._latency("publish", (topic, None)),
             )
             for topic in names
@@ -73,11 +75,7 @@ class Durations:
             Group(
                 topic=topic,
                 group=group,
-                messages=self.counts[topic, group]["messages"],
-                deliveries=self.counts[topic, group]["events"],
-                failures=self.counts[topic, group]["failed"],
-                redeliveries=self.counts[topic, group]["redelivered"],
-                unmatched=self.counts[topic, group]["unmatched"],
+                **{name: self.counts[topic, group][name] for name in GROUP_COUNTS},
                 process=self._latency("process", (topic, group)),
                 queue=self._latency("queue", (topic, group)),
             )
@@ -124,11 +122,11 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
     topics, groups = (encode(verdicts[name].fill_null("")) for name in ("topic", "group"))
     succeeded = pc.coalesce(verdicts["native.success"], verdicts["otlp.success"])
     flags = {
-        "failed": np.asarray(succeeded.is_valid()) & ~is_true(succeeded),
-        "redelivered": NullableInts.of(verdicts["retry_times"]).exceeds(0),
+        "failures": np.asarray(succeeded.is_valid()) & ~is_true(succeeded),
+        "redeliveries": NullableInts.of(verdicts["retry_times"]).exceeds(0),
         "unmatched": ~(np.asarray(verdicts["on_native"]) & np.asarray(verdicts["on_otlp"])),
     }
-    for kind, names in _NAMED.items():
+    for kind, (size, *names) in _NAMED.items():
         rows = np.flatnonzero(equals(verdicts["kind"], kind) & inside)
         codes = topics.values[rows] * groups.room + (groups.values[rows] if kind == Kind.CONSUME.value else 0)
         examples, like = find_groups(codes)
@@ -136,7 +134,7 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
             (topics.words[topics.values[row]], groups.words[groups.values[row]] if kind == Kind.CONSUME.value else None)
             for row in rows[examples].tolist()
         ]
-        totals = {"events": np.bincount(like, minlength=len(labels))}
+        totals = {size: np.bincount(like, minlength=len(labels))}
         totals |= {name: np.bincount(like[flag[rows]], minlength=len(labels)) for name, flag in flags.items()}
         for at, label in enumerate(labels):
             found.counts[label] = Counter({name: int(total[at]) for name, total in totals.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,7 +15,6 @@ from spark_jobs.judging.columns import LATEST, NullableInts, equals, single_arra
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
 from spark_jobs.schemas import COMPARED_FIELDS, VERDICT
-from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 
 if TYPE_CHECKING:
@@ -150,26 +149,8 @@ def _as_texts(column: Column) -> list[str]:
     return [value[:_TEXT_CHARACTERS] for value in column.cast(pa.string()).to_pylist()]
 
 
-@dataclass(frozen=True, slots=True)
-class HostCounts:
-    """What :class:`~spark_jobs.report.result.Instance` shows of a client host; of several services the greatest."""
-
-    service: str | None = field(default=None, metadata=by(greatest))
-    events: int = 0
-    lost_native: int = 0
-    lost_otlp: int = 0
-    attributed: int = 0
-    first_ms: int | None = field(default=None, metadata=by(least))
-    last_ms: int | None = field(default=None, metadata=by(greatest))
-
-    @property
-    def lost(self) -> int:
-        """The events that either side lacks."""
-        return self.lost_native + self.lost_otlp + self.attributed
-
-
-Hosts = dict["str | None", HostCounts]
-"""By client host."""
+Hosts = dict["str | None", Instance]
+"""By client host; of several services the greatest."""
 
 
 def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]) -> Hosts:
@@ -192,7 +173,8 @@ def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]
     by_host = pa.table(events).filter(pa.array(is_settled)).group_by("host", use_threads=False)
     measures: list[Any] = [([], "count_all"), ("service", "max"), ("lost_ms", "min"), ("lost_ms", "max")]
     return {
-        row["host"]: HostCounts(
+        row["host"]: Instance(
+            host=row["host"],
             service=row["service_max"],
             events=row["count_all"],
             **{name: row[f"{name}_sum"] for name in lost},
@@ -205,7 +187,6 @@ def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]
 
 def rank_hosts(total: Hosts) -> tuple[tuple[Instance, ...], int]:
     """Return the hosts with most losses, and how many more have any."""
-    losing = [(host, counts) for host, counts in total.items() if counts.lost]
-    losing.sort(key=lambda item: (-item[1].lost, -item[1].events, item[0] is not None, item[0] or ""))
-    shown = tuple(Instance(host=host, **asdict(counts)) for host, counts in losing[:_MOST_INSTANCES])
-    return shown, len(losing) - len(shown)
+    losing = [one for one in total.values() if one.lost]
+    losing.sort(key=lambda one: (-one.lost, -one.events, one.host is not None, one.host or ""))
+    return tuple(losing[:_MOST_INSTANCES]), max(len(losing) - _MOST_INSTANCES, 0)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import Lifecycle
 
 if TYPE_CHECKING:
@@ -261,14 +263,19 @@ class Instance:
     ones; ``first_ms`` and ``last_ms`` are the times of the first and the last of all three.
     """
 
-    host: str | None
-    service: str | None
-    events: int
-    lost_native: int
-    lost_otlp: int
-    attributed: int
-    first_ms: int | None
-    last_ms: int | None
+    host: str | None = field(metadata=by(itemgetter(0)))
+    service: str | None = field(default=None, metadata=by(greatest))
+    events: int = 0
+    lost_native: int = 0
+    lost_otlp: int = 0
+    attributed: int = 0
+    first_ms: int | None = field(default=None, metadata=by(least))
+    last_ms: int | None = field(default=None, metadata=by(greatest))
+
+    @property
+    def lost(self) -> int:
+        """The events that either side lacks."""
+        return self.lost_native + self.lost_otlp + self.attributed
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,13 @@ from spark_jobs.judging.durations import (
 )
 from spark_jobs.judging.evidence import (
     PER_STRATUM,
-    HostCounts,
     count_differing,
     merge_differing,
     rank_differing,
     rank_hosts,
 )
 from spark_jobs.policy.policy import read_policy
+from spark_jobs.report.result import Instance
 from spark_jobs.sums import sum_of
 from tests.support.events import START_MS, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import verdicts_on
@@ -146,7 +146,9 @@ def test_only_keys_in_scope_are_counted():
     assert (topic.sends, topic.failures, topic.unmatched) == (3, 2, 1)
     assert counted.tally.fields["topic"] == {"EQUAL": 2}
     assert {*counted.samples.rows["msg_id"].to_pylist()} == {"A", "B", "LOST"}
-    assert counted.hosts == {None: HostCounts(events=3, lost_native=1, first_ms=START_MS + 5, last_ms=START_MS + 5)}
+    assert counted.hosts == {
+        None: Instance(host=None, events=3, lost_native=1, first_ms=START_MS + 5, last_ms=START_MS + 5)
+    }
 
 
 def test_groups_count_messages_once_and_deliveries_each_time(durations):
