@@ -437,18 +437,28 @@ def _tls(environ: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
+class _KeepRedirect(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an ``HTTPError``: the exporter does not follow it, or not with its spans."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def _probe_http(endpoint: str, environ: Mapping[str, str]) -> str | None:
-    """An empty body is a request for no spans; any status shows a server that answers."""
+    """An empty body is a request for no spans; most statuses show a receiver that answers."""
     headers = {"Content-Type": "application/x-protobuf"}
     try:
         if urlsplit(endpoint).scheme not in _PORTS:
             return "it is not an http or https address"
         tls = _tls(environ) if urlsplit(endpoint).scheme == "https" else None
         request = urllib.request.Request(endpoint, data=b"", headers=headers, method="POST")  # noqa: S310 - checked above
-        urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls).close()  # noqa: S310 - as above
+        opener = urllib.request.build_opener(_KeepRedirect, urllib.request.HTTPSHandler(context=tls))
+        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+            return "a web page answers there" if answer.headers.get_content_type() == "text/html" else None
     except urllib.error.HTTPError as answer:
         answer.close()
+        if 300 <= answer.code < 400:  # noqa: PLR2004 - redirects
+            return f"it redirects to {answer.headers['Location']}"
         return "there is no /v1/traces behind that address" if answer.code == _NOT_FOUND else None
     except (OSError, ValueError) as error:
         return str(getattr(error, "reason", error))
-    return None

@@ -181,10 +181,19 @@ def _examined_otlp(protocol="grpc", *, exporter="otlp", endpoint, **changes):
     return [each.code for each in checkup.findings], checkup
 
 
-@pytest.mark.parametrize(("status", "findings"), [(200, []), (401, []), (404, ["otlp_unreachable"])])
-def test_http_endpoint_is_probed_at_its_traces_path(status, findings):
+@pytest.mark.parametrize(
+    ("answer", "findings"),
+    [
+        ({}, []),
+        ({"status": 401}, []),
+        ({"status": 404}, ["otlp_unreachable"]),
+        ({"status": 302, "location": "https://elsewhere"}, ["otlp_unreachable"]),
+        ({"content_type": "text/html"}, ["otlp_unreachable"]),
+    ],
+)
+def test_http_endpoint_is_probed_at_its_traces_path(answer, findings):
     with OtlpReceiver() as receiver:
-        receiver.status = status
+        vars(receiver).update(answer)
         codes, _ = _examined_otlp("http/protobuf", endpoint=f"{receiver.endpoint}/")
     assert (codes, receiver.paths) == (findings, ["/v1/traces"])
 
