@@ -26,7 +26,7 @@ from otel_mqtrace.landing import claim
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.decode import PART_BYTES
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
-from tests.support.native_vectors import RECORDED, VECTORS, json_lines, recorded
+from tests.support.native_vectors import VECTORS, json_lines, recorded
 from tests.support.programs import MQTRACE
 
 LONG = PUB.replace(b"[bold]", b"x" * 8_000)
@@ -143,19 +143,6 @@ def test_pipe_is_read_where_one_pass_is_enough(mqtrace, tmp_path, command, end):
     code, out, err = mqtrace(command, pipe)
     writing.join()
     assert (code, bool(out), f"1 of 1 record is refused; first: {pipe}:1: " in err) == (end, not end, bool(end))
-
-
-def test_real_bodies_are_read_from_several_files(mqtrace):
-    names = ["rocketmq-5.3.3", "rocketmq-4.9.8-cloud"]
-    code, out, _ = mqtrace("decode", *(RECORDED / f"{name}.jsonl" for name in names))
-    decoded = [decode_body(body.body) for name in names for body in recorded(name)]
-    items = objects(out)
-    assert code == 1
-    assert sum("error" in item for item in items) == sum(len(body.errors) for body in decoded) == 4
-    assert [item["msg_id"] for item in items if "error" not in item] == [
-        trace_ctx.beans[0].msg_id for body in decoded for trace_ctx in body.contexts
-    ]
-    assert items[-1]["body_index"] == len(decoded) - 1
 
 
 def test_file_named_twice_is_read_once(mqtrace, tmp_path, monkeypatch):

@@ -6,12 +6,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
+from bridge.forwarder.kafka_source import KafkaTraceSource
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from otel_mqtrace.wire.native import decode_body
-from tests.support.landings import landed_lines
+from tests.support.landings import drain_records, landed_lines
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.programs import clean_environment, run_program, run_python
 from tests.support.source_tree import ROOT
@@ -44,12 +43,8 @@ def kafka():
 
 
 def _trace_records(kafka):
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"})
-    consumer.assign([TopicPartition(TRACE_TOPIC, 0, 0)])
-    high = consumer.get_watermark_offsets(TopicPartition(TRACE_TOPIC, 0), 10)[1]
-    bodies = consumer.consume(high, 10) if high else []
-    consumer.close()
-    return [record for body in bodies for record in decode_body(body.value()).contexts]
+    with KafkaTraceSource(kafka.bootstrap_servers, TRACE_TOPIC) as source:
+        return drain_records(source)[1]
 
 
 def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):

@@ -1,6 +1,5 @@
 """The world that the documents speak of: brokers, a receiver, an application, and what it has left."""
 
-import base64
 import os
 import re
 import shutil
@@ -13,8 +12,7 @@ from confluent_kafka.cimpl import Producer
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from otel_mqtrace.wire.native import decode_body
-from tests.support.landings import landed_lines
+from tests.support.landings import landed_bodies, records_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.programs import clean_environment, run_program
 from tests.support.rocketmq_traces import TOPIC, tracing_cluster
@@ -164,9 +162,9 @@ def application_run(home):
     shutil.copy(home / "traces.jsonl", home / "mqtrace-demo" / "otlp")
     (home / "collector-metrics.txt").write_text(_COLLECTOR, encoding="utf-8")
     (home / "sdk-metrics.jsonl").write_text(_SDK, encoding="utf-8")
-    bodies = tuple(base64.b64decode(line["body_base64"]) for line in landed_lines(home / "landing"))
+    bodies = tuple(landed_bodies(home / "landing"))
     (home / "body.bin").write_bytes(b"".join(bodies))
-    beans = [bean for body in bodies for record in decode_body(body).contexts for bean in record.beans]
+    beans = [bean for record in records_of(bodies) for bean in record.beans]
     return Left(
         home=home,
         bodies=bodies,

@@ -3,6 +3,8 @@
 import base64
 import json
 
+from otel_mqtrace.wire.native import decode_body
+
 
 def write_landing(path, *bodies, **fields):
     """Write trace messages as a file of a landing, one a line."""
@@ -14,3 +16,20 @@ def write_landing(path, *bodies, **fields):
 def landed_lines(root):
     parts = sorted((root / "native").glob("date=*/part-*.jsonl"), key=lambda part: part.name)
     return [json.loads(line) for part in parts for line in part.read_text(encoding="utf-8").splitlines()]
+
+
+def landed_bodies(root):
+    return [base64.b64decode(line["body_base64"]) for line in landed_lines(root)]
+
+
+def records_of(bodies):
+    """Return the records of trace messages, none of which may be bad."""
+    decoded = [decode_body(body) for body in bodies]
+    assert not any(each.errors for each in decoded)
+    return [record for each in decoded for record in each.contexts]
+
+
+def drain_records(source):
+    """Return the messages that a source has not given yet, and the records in them."""
+    messages = [message for batch in source.drain() for message in batch]
+    return messages, records_of(message.body for message in messages)

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 from bridge.forwarder.rocketmq_source import RemotingTraceSource
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
-from otel_mqtrace.wire.native import decode_body
+from tests.support.landings import records_of
 from tests.support.rocketmq_remoting import RemotingCluster
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -27,11 +27,5 @@ def landed_in(cluster, topic=TOPIC):
         return [message for batch in source.drain() for message in batch]
 
 
-def records_in(landed):
-    bodies = [decode_body(message.body) for message in landed]
-    assert not any(body.errors for body in bodies)
-    return [record for body in bodies for record in body.contexts]
-
-
 def ids_in(landed):
-    return sorted(record.beans[0].msg_id for record in records_in(landed))
+    return sorted(record.beans[0].msg_id for record in records_of(each.body for each in landed))

@@ -14,13 +14,9 @@ from bridge.forwarder.service import ForwardCounts, forward_once, forward_until
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandingWriter
-from tests.support.landings import landed_lines
+from tests.support.landings import landed_bodies, landed_lines
 
 OFFSET_FETCH = 9  # an API key of the protocol
-
-
-def _bodies(root):
-    return sorted(base64.b64decode(line["body_base64"]) for line in landed_lines(root))
 
 
 def test_pass_lands_every_message_with_its_place(topic, tmp_path):
@@ -68,7 +64,7 @@ def test_message_sent_during_a_pass_is_landed_once(topic, tmp_path):
     with topic.source(clock=clock, kafka_config=soon) as source:
         assert forward_once(source, LandingWriter(tmp_path)).messages >= 100
         forward_once(source, LandingWriter(tmp_path))
-    assert _bodies(tmp_path) == [*early, *late]
+    assert sorted(landed_bodies(tmp_path)) == [*early, *late]
 
 
 class _StopAfterFirstLook(threading.Event):

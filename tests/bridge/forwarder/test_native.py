@@ -1,9 +1,9 @@
 """Spans to native records: whole runs of `forward --native`, into a landing and onto a topic, and what is refused."""
 
-import base64
 import json
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,8 @@ from bridge.forwarder.kafka_source import KafkaTraceSource
 from bridge.forwarder.run import ForwardOptions, run
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from otel_mqtrace.wire.native import decode_body
 from tests.support.killing import kafka_sender
-from tests.support.landings import landed_lines
+from tests.support.landings import landed_bodies, landed_lines, records_of
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 RECORDS = {"Pub": 120, "SubBefore": 222, "SubAfter": 222}
@@ -50,13 +49,7 @@ def _drained(reader):
 
 
 def _kinds(bodies):
-    counted = {}
-    for body in bodies:
-        decoded = decode_body(body)
-        assert not decoded.errors
-        for context in decoded.contexts:
-            counted[context.trace_type.value] = counted.get(context.trace_type.value, 0) + len(context.beans)
-    return counted
+    return Counter(record.trace_type.value for record in records_of(bodies) for _ in record.beans)
 
 
 def test_spans_of_the_java_agent_become_a_landing_once(source, tmp_path, capsys):
@@ -65,7 +58,7 @@ def test_spans_of_the_java_agent_become_a_landing_once(source, tmp_path, capsys)
     assert (counts["spans"], counts["records"]) == (288, sum(RECORDS.values()))
     assert counts["without_record"] == {"TRACE_TRAFFIC": 15, "BATCH_PARENT": 2}
     assert counts["refused"] == {}
-    assert _kinds(base64.b64decode(line["body_base64"]) for line in landed_lines(tmp_path / "out")) == RECORDS
+    assert _kinds(landed_bodies(tmp_path / "out")) == RECORDS
     assert {line["arrival_ms"] for line in landed_lines(tmp_path / "out")} == {1_700_000_000_000}
     again = _forward(source, tmp_path / "out", capsys)
     assert (again["spans"], again["records"]) == (0, 0)

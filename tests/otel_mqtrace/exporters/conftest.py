@@ -4,7 +4,7 @@ import pytest
 
 from bridge.forwarder.kafka_source import KafkaTraceSource
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from otel_mqtrace.wire.native import decode_body
+from tests.support.landings import drain_records
 from tests.support.native_spans import traced as trace_with
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -52,10 +52,7 @@ def landed(kafka):
 
     def read(topic=TOPIC):
         with KafkaTraceSource(kafka.bootstrap_servers, topic) as source:
-            messages = [message for batch in source.drain() for message in batch]
-        bodies = [decode_body(message.body) for message in messages]
-        assert not any(body.errors for body in bodies)
-        return messages, [record for body in bodies for record in body.contexts]
+            return drain_records(source)
 
     return read
 

@@ -1,6 +1,5 @@
 """The exporter that needs no broker."""
 
-import base64
 import json
 import logging
 import shutil
@@ -11,15 +10,12 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.landing import manifest_path
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import ManualClock
-from otel_mqtrace.wire.native import decode_body
-from tests.support.landings import landed_lines
+from tests.support.landings import landed_bodies, landed_lines, records_of
 from tests.support.native_spans import bean, pub, sub
 
 
 def _records(root):
-    bodies = [decode_body(base64.b64decode(line["body_base64"])) for line in landed_lines(root)]
-    assert not any(body.errors for body in bodies)
-    return [record for body in bodies for record in body.contexts]
+    return records_of(landed_bodies(root))
 
 
 def test_spans_become_records_in_the_landing(exported, tmp_path):

@@ -1,6 +1,5 @@
 """From spans to trace messages: grouping, sizes, keys, and spans that the SDK's limits cut."""
 
-import base64
 from collections import Counter
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.wire.native import EncodedContext, decode_body, encode_context
-from tests.support.landings import landed_lines
+from tests.support.landings import landed_bodies, records_of
 from tests.support.native_spans import bean, pub, sub
 
 
@@ -158,10 +157,13 @@ def limited(tmp_path):
 
         def outcome():
             processor.force_flush()
-            lines = landed_lines(tmp_path)
-            records = [each for line in lines for each in decode_body(base64.b64decode(line["body_base64"])).contexts]
             stats = processor.stats()["NativeFileSpanExporter"]
-            return records, (stats["offered"], stats["exported"], stats["dropped"].get("truncated", 0), stats["failed"])
+            return records_of(landed_bodies(tmp_path)), (
+                stats["offered"],
+                stats["exported"],
+                stats["dropped"].get("truncated", 0),
+                stats["failed"],
+            )
 
         return Tracing.create(tracer_provider=provider, settings=Settings()), outcome
 
