@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -91,9 +92,15 @@ class _Run:
         values = read_values(self.result)
         for metric in METRICS:
             family = GaugeMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
+            alike: Counter[tuple[str, ...]] = Counter()
             for labels, value in flatten_labels(values[metric.name]):
-                if value is not None and not math.isnan(value):
-                    family.add_metric([visible(label) for label in labels], _round(value))
+                if value is None or math.isnan(value):
+                    continue
+                shown = [visible(label) for label in labels]
+                alike[tuple(shown)] += 1
+                if (number := alike[tuple(shown)]) > 1:  # of two equal series Prometheus refuses the whole file
+                    shown[0] += f" ({number})"
+                family.add_metric(shown, _round(value))
             if family.samples:
                 yield family
 

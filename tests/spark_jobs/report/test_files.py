@@ -136,8 +136,11 @@ def test_groups_beyond_the_most_heavy_are_added_up():
     assert others["pairs"] == others["deliveries"] == 3  # 0, 1 and 2
 
 
-def test_topics_as_long_as_kafka_allows_have_series_of_their_own():
-    made = result(groups=tuple(replace(groups()[0], topic="t" * 248 + end) for end in "ab"))
+@pytest.mark.parametrize(
+    "topics", [("t" * 248 + "a", "t" * 248 + "b"), ("t" * 400, "t" * 399 + "b"), ("a\nb", r"a\nb")]
+)
+def test_topics_as_long_as_kafka_allows_or_shown_alike_have_series_of_their_own(topics):
+    made = result(groups=tuple(replace(groups()[0], topic=topic) for topic in topics))
     series = [line.rpartition(" ")[0] for line in render_metrics(made).splitlines() if not line.startswith("#")]
     assert len(series) == len(set(series))
 
