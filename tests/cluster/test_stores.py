@@ -241,42 +241,13 @@ def _kill_an_executor(logs: Path, driver: subprocess.Popen[bytes]) -> None:
 OF_THE_RUN = {"spark", "wall_seconds", "versions", "trend", "run"}
 """What it cost, when it was, its number in its history."""
 
-# The settings of a session that must not matter, one set of them after the other in one session.
-VARIED = [
-    {"spark.sql.ansi.enabled": "false"},
-    {"spark.sql.shuffle.partitions": "1"},
-    {"spark.sql.shuffle.partitions": "16", "spark.sql.session.timeZone": "Asia/Shanghai"},
-    {"spark.sql.shuffle.partitions": "200", "spark.sql.adaptive.enabled": "true"},
-    {
-        "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
-        "spark.sql.legacy.javaCharsets": "false",
-        "spark.sql.codegen.wholeStage": "true",
-        "spark.sql.codegen.factoryMode": "FALLBACK",
-    },
-]
-_VARYING = """
-import json, sys
-from contextlib import nullcontext
-from pathlib import Path
-from spark_jobs.jobs.options import ReconcileOptions
-from spark_jobs.jobs.batch import run
-from spark_jobs.report.files import render_reports
-from spark_jobs.session import build_session
-
-native, otlp, out, varied = sys.argv[1:]
-spark = build_session(master="local[2]")
-for number, settings in enumerate(json.loads(varied)):
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    folder = Path(out) / str(number)
-    run(ReconcileOptions(native=(native,), otlp=(otlp,), out=folder, grace_ms=0, profile="java-agent",
-        native_writer="rocketmq-5.3.3"), spark=spark,
-        report=lambda result, _: nullcontext(render_reports(result)))
-    assert {name: spark.conf.get(name) for name in settings} == settings, "the session's own settings came back"
-    for name, value in before.items():
-        spark.conf.set(name, value)
-"""
+OTHER_SETTINGS = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.session.timeZone": "Asia/Shanghai",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+}
 
 
 def _answer(out: Path) -> tuple[Counter[str], dict[str, Any]]:
@@ -292,16 +263,12 @@ def on_spark(tmp_path_factory: Any) -> tuple[Counter[str], dict[str, Any]]:
     return _answer(out)
 
 
-def test_settings_of_a_session_that_do_not_matter(on_spark, tmp_path):
-    """ANSI arithmetic or not, 1 to 200 partitions, adaptive or not, another time zone: the same, and they come back."""
-    sides = [str(DUAL / name) for name in INPUTS]
-    command = [sys.executable, "-c", _VARYING, *sides, str(tmp_path), json.dumps(VARIED)]
-    run(command, spark_environment(PYTHONPATH=str(ROOT)))
-    for number, settings in enumerate(VARIED):
-        assert _answer(tmp_path / str(number)) == on_spark, settings
-
-
-def test_executors_in_processes_of_their_own(on_spark, tmp_path):
+@pytest.mark.parametrize(
+    ("master", "settings"),
+    [("local[2]", OTHER_SETTINGS), ("local-cluster[2,1,1024]", {"spark.sql.ansi.enabled": "false"})],
+    ids=["other settings", "executors in processes of their own"],
+)
+def test_settings_and_processes_of_a_session_do_not_matter(master, settings, on_spark, tmp_path):
     """``local-cluster``: what only worked because everything was one JVM fails here."""
-    mqtrace(*arguments(tmp_path), "--master", "local-cluster[2,1,1024]", "--conf", "spark.sql.ansi.enabled=false")
+    mqtrace(*arguments(tmp_path), "--master", master, *conf_words(settings))
     assert _answer(tmp_path) == on_spark

@@ -8,9 +8,8 @@ import rocketmq
 from rocketmq import ConsumeResult, TransactionResolution
 from rocketmq.v5.exception import ClientException
 
-from otel_mqtrace.hooks import guard
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
-from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.peers.traced import recording
 
 pytestmark = pytest.mark.peers
 
@@ -19,25 +18,9 @@ _PATIENCE_SECONDS = 60
 
 @pytest.fixture
 def spans():
-    """Every span of the test, as it ended; nothing of ours may have failed."""
-    before = guard.failures()
-    yield RecordingExporter()
-    assert guard.failures() == before
-
-
-@pytest.fixture
-def instrument(spans):
-    """Switch tracing on with given options, and off again."""
-    provider = recording_provider(spans)
-
-    def switch_on(**options):
-        RocketMqInstrumentor().instrument(tracer_provider=provider, **{"exporters": (), **options})
-        return provider
-
-    yield switch_on
-    if RocketMqInstrumentor().is_instrumented_by_opentelemetry:
-        RocketMqInstrumentor().uninstrument()
-    provider.shutdown()
+    """Every span of the test, as it ended."""
+    with recording(RocketMqInstrumentor()) as exporter:
+        yield exporter
 
 
 def _message(topic, body=b"hello", **fields):
@@ -48,8 +31,7 @@ def _message(topic, body=b"hello", **fields):
     return made
 
 
-def test_spans_of_a_message_agree_with_the_broker(instrument, started, topic_of, receive_from, spans, rocketmq_server):
-    instrument()
+def test_spans_of_a_message_agree_with_the_broker(spans, started, topic_of, receive_from, rocketmq_server):
     topic = topic_of()
     mine = _message(topic, tag="paid", keys="order-1")
     mine.add_property("shop", "berlin")
@@ -77,8 +59,7 @@ def test_spans_of_a_message_agree_with_the_broker(instrument, started, topic_of,
     assert [link.context.span_id for link in processed.links] == [sent.context.span_id]
 
 
-def test_delayed_message_may_be_recalled(instrument, started, topic_of, spans):
-    instrument()
+def test_delayed_message_may_be_recalled(spans, started, topic_of):
     topic = topic_of("DELAY")
     producer = started(rocketmq.Producer, [topic])
     receipt = producer.send(_message(topic, delivery_timestamp=int(time()) + 600))
@@ -91,10 +72,7 @@ def test_delayed_message_may_be_recalled(instrument, started, topic_of, spans):
     assert (failed.attributes["mqtrace.success"], failed.attributes["error.type"]) == (False, "INTERNAL_SERVER_ERROR")
 
 
-def test_transactions_end_by_the_application_or_a_check_of_the_broker(
-    instrument, started, topic_of, receive_from, spans
-):
-    instrument()
+def test_transactions_end_by_the_application_or_a_check_of_the_broker(spans, started, topic_of, receive_from):
     topic = topic_of("TRANSACTION")
     asked = SimpleQueue()
 
@@ -132,8 +110,7 @@ def test_transactions_end_by_the_application_or_a_check_of_the_broker(
     assert spans.take(f"process {topic}").attributes["mqtrace.msg_type"] == "Trans_msg_Commit"
 
 
-def test_push_consumer_retries_after_a_failure(instrument, rocketmq_server, started, topic_of, spans):
-    instrument(settle_spans=True)
+def test_push_consumer_retries_after_a_failure(rocketmq_server, started, topic_of):
     topic = topic_of()
     calls = SimpleQueue()
 
@@ -144,11 +121,12 @@ def test_push_consumer_retries_after_a_failure(instrument, rocketmq_server, star
                 raise ValueError("not yet")
             return ConsumeResult.SUCCESS if message.delivery_attempt == 3 else ConsumeResult.FAILURE
 
-    started(rocketmq.Producer, [topic]).send(_message(topic))
-    group = rocketmq_server.create_group(f"{topic}-push")
-    consumer = started(rocketmq.PushConsumer, group, _ThirdTime(), {topic: rocketmq.FilterExpression()})
-    assert [calls.get(timeout=_PATIENCE_SECONDS) for _ in range(3)] == [1, 2, 3]
-    consumer.shutdown()  # waits for the listener and what follows it
+    with recording(RocketMqInstrumentor(), settle_spans=True) as spans:
+        started(rocketmq.Producer, [topic]).send(_message(topic))
+        group = rocketmq_server.create_group(f"{topic}-push")
+        consumer = started(rocketmq.PushConsumer, group, _ThirdTime(), {topic: rocketmq.FilterExpression()})
+        assert [calls.get(timeout=_PATIENCE_SECONDS) for _ in range(3)] == [1, 2, 3]
+        consumer.shutdown()  # waits for the listener and what follows it
     sent = spans.take(f"send {topic}")
     processed = spans.take_all(f"process {topic}")
     names = ("mqtrace.retry_times", "mqtrace.context_code")

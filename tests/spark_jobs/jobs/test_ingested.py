@@ -87,6 +87,8 @@ def test_joined_batches_hold_the_same_rows_in_few_files(tmp_path):
     assert ingested.sizes() == {"a.jsonl": 10}
     for copy in copies:  # as when it was killed before they were removed
         copy.rename(tmp_path / copy.name.removeprefix("copy-"))
+    ingested.incoming("b-7")
+    (tmp_path / "batch=b-8" / "native").mkdir(parents=True)
     assert ingested.names() == (joined,)
     ingested.remove_unfinished()
     assert [path.name for path in tmp_path.iterdir()] == [f"batch={joined}"]
