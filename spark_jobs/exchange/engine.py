@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +25,14 @@ _MOST_KEPT: Final = 200 << 20
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
+Function: TypeAlias = "Callable[[Any], Any]"
+"""Of a task; returns its answer."""
+Pack: TypeAlias = "Callable[[Any], Iterable[tuple[int, bytes]]]"
+"""Of a task; yields buckets and blobs."""
+Receive: TypeAlias = "Callable[[int, list[bytes]], Any]"
+"""Of the number of a bucket and its blobs; returns its answer."""
+Merge: TypeAlias = "Callable[[Sequence[Any]], Any]"
+"""Makes one answer of several."""
 
 
 class Engine(Protocol):

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from otel_mqtrace._clock import Clock
+    from spark_jobs.exchange.engine import Function, Merge, Pack, Receive
 
 _PATIENCE_NS: Final = 100_000_000
 """After so long a map gets further processes; the next ones have them at once. To start one takes half a second."""
@@ -28,8 +29,6 @@ _ANSWERS: Final = 16
 """So many answers that are merged are held for each process."""
 _TASKS_AT_ONCE: Final = 4
 """Of each process, where the caller may stop early."""
-_Task = TypeVar("_Task")
-_Answer = TypeVar("_Answer")
 
 
 class LocalEngine:
@@ -55,21 +54,15 @@ class LocalEngine:
         if tasks >= LONG_MAP:
             self._start_workers(min(self.parallelism - 1, tasks - 1), module)
 
-    def map(
-        self,
-        function: Callable[[_Task], _Answer],
-        tasks: Sequence[_Task],
-        *,
-        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
-    ) -> list[_Answer]:
-        """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
+    def map(self, function: Function, tasks: Sequence[Any], *, merge: Merge | None = None) -> list[Any]:
+        """Return the answers, as :meth:`Engine.map`."""
         size = len(tasks) // (_ANSWERS * self.parallelism)
         if merge is not None and size > 1:
             groups = [tasks[begin : begin + size] for begin in range(0, len(tasks), size)]
             return self.map(partial(_map_merged, function, merge), groups)
         return self._map(function, tasks, self.parallelism - 1)
 
-    def map_here(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> Iterator[_Answer]:
+    def map_here(self, function: Function, tasks: Sequence[Any]) -> Iterator[Any]:
         """Yield the answer of each task, in order, from running processes, or from this one when one dies."""
         at_once = _TASKS_AT_ONCE * (len(self._workers) + 1)
         for begin in range(0, len(tasks), at_once):
@@ -79,7 +72,7 @@ class LocalEngine:
             except PeerError:
                 yield from map(function, some)
 
-    def _map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task], most_workers: int) -> list[_Answer]:
+    def _map(self, function: Function, tasks: Sequence[Any], most_workers: int) -> list[Any]:
         shared = _Shared(function, tasks)
         started_ns = self._clock.monotonic_ns()
         try:
@@ -98,14 +91,14 @@ class LocalEngine:
 
     def exchange(
         self,
-        pack: Callable[[_Task], Iterable[tuple[int, bytes]]],
-        tasks: Sequence[_Task],
-        receive: Callable[[int, Sequence[bytes]], _Answer],
+        pack: Pack,
+        tasks: Sequence[Any],
+        receive: Receive,
         buckets: int,  # noqa: ARG002 - a bucket is a list here: none needs to be made beforehand
         *,
-        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
-    ) -> list[_Answer]:
-        """Send what ``pack`` makes of each task to its bucket; return what ``receive`` makes of each that got any."""
+        merge: Merge | None = None,
+    ) -> list[Any]:
+        """Shuffle the blobs through files, as :meth:`Engine.exchange`."""
         with tempfile.TemporaryDirectory(prefix="mqtrace-exchange-") as directory:
             packed = self.map(partial(_pack, pack, directory), list(enumerate(tasks)))
             held: dict[int, list[_Blob]] = {}
@@ -125,16 +118,14 @@ class LocalEngine:
         return self._workers[:count]
 
 
-def _map_merged(function: Callable[[Any], Any], merge: Callable[[Sequence[Any]], Any], tasks: Sequence[Any]) -> Any:
+def _map_merged(function: Function, merge: Merge, tasks: Sequence[Any]) -> Any:
     return merge_along(map(function, tasks), merge)
 
 
 _Blob = tuple[str, int, int]  # a file, where in it, how many bytes
 
 
-def _pack(
-    pack: Callable[[Any], Iterable[tuple[int, bytes]]], directory: str, numbered: tuple[int, Any]
-) -> list[tuple[int, _Blob]]:
+def _pack(pack: Pack, directory: str, numbered: tuple[int, Any]) -> list[tuple[int, _Blob]]:
     number, task = numbered
     path = Path(directory) / f"{number:06d}"
     places = []
@@ -145,7 +136,7 @@ def _pack(
     return places
 
 
-def _receive(receive: Callable[[int, Sequence[bytes]], Any], bucket: tuple[int, Sequence[_Blob]]) -> Any:
+def _receive(receive: Receive, bucket: tuple[int, Sequence[_Blob]]) -> Any:
     number, places = bucket
     blobs = []
     for path, begin, size in places:
@@ -155,14 +146,14 @@ def _receive(receive: Callable[[int, Sequence[bytes]], Any], bucket: tuple[int, 
     return receive(number, blobs)
 
 
-def _call(function: Callable[[Any], Any], task: Any) -> Any:
+def _call(function: Function, task: Any) -> Any:
     return function(task)
 
 
 class _Shared:
     """The tasks of a map; other processes help with them, one thread for each that waits for its answers."""
 
-    def __init__(self, function: Any, tasks: Sequence[Any]) -> None:
+    def __init__(self, function: Function, tasks: Sequence[Any]) -> None:
         self._function = function
         self._left = deque(enumerate(tasks))
         self._answers: list[Any] = [None] * len(tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -12,13 +12,13 @@ from spark_jobs.exchange.engine import leave_pandas_out, merge_along, release_me
 from spark_jobs.exchange.packing import BUCKET_ROWS, compress, decompress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.exchange.engine import Function, Merge, Pack, Receive
+
 _TASKS_PER_CORE = 4
-_Task = TypeVar("_Task")
-_Answer = TypeVar("_Answer")
 _BLOB: Any = pa.schema({"bucket": pa.int32(), "blob": pa.binary()})  # type: ignore[arg-type]  # the stubs want one type for all
 _ANSWER: Any = pa.schema([pa.field("answer", pa.binary())])
 
@@ -38,14 +38,8 @@ class SparkEngine:
     def prepare(self, module: str, tasks: int) -> None:
         """Do nothing: Spark starts its workers with their first task."""
 
-    def map(
-        self,
-        function: Callable[[_Task], _Answer],
-        tasks: Sequence[_Task],
-        *,
-        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
-    ) -> list[_Answer]:
-        """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
+    def map(self, function: Function, tasks: Sequence[Any], *, merge: Merge | None = None) -> list[Any]:
+        """Return the answers, as :meth:`Engine.map`."""
         if not tasks:
             return []
         one_each = self.session.range(0, len(tasks), 1, min(len(tasks), _TASKS_PER_CORE * self.parallelism))
@@ -54,11 +48,11 @@ class SparkEngine:
         ).collect()
         return _read_answers(sorted(answers), merge)
 
-    def map_here(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> Iterable[_Answer]:
+    def map_here(self, function: Function, tasks: Sequence[Any]) -> Iterator[Any]:
         """Return the answer of each task, in order; the driver is the only process here."""
         return map(function, tasks)
 
-    def map_frame(self, function: Callable[[Iterator[pa.RecordBatch]], _Answer], frame: DataFrame) -> list[_Answer]:
+    def map_frame(self, function: Function, frame: DataFrame) -> list[Any]:
         """Return the answer for each partition of a frame, in no order.
 
         Args:
@@ -69,14 +63,8 @@ class SparkEngine:
         return _read_answers(answers.collect())
 
     def exchange(
-        self,
-        pack: Callable[[_Task], Iterable[tuple[int, bytes]]],
-        tasks: Sequence[_Task],
-        receive: Callable[[int, Sequence[bytes]], _Answer],
-        buckets: int,
-        *,
-        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
-    ) -> list[_Answer]:
+        self, pack: Pack, tasks: Sequence[Any], receive: Receive, buckets: int, *, merge: Merge | None = None
+    ) -> list[Any]:
         """Shuffle the blobs of ``pack`` to their buckets, as :meth:`Engine.exchange`."""
         if not tasks:
             return []
@@ -103,7 +91,7 @@ def _load(answer: bytes) -> Any:
     return pickle.loads(decompress(answer))  # noqa: S301 - our own tasks' answers
 
 
-def _read_answers(rows: list[Any], merge: Callable[[Sequence[Any]], Any] | None = None) -> list[Any]:
+def _read_answers(rows: list[Any], merge: Merge | None = None) -> list[Any]:
     """Return the answers in collected rows, or with ``merge`` one for all; each row is freed when it is read."""
     rows.reverse()
     answers = (_load(rows.pop()["answer"]) for _ in range(len(rows)))
@@ -123,10 +111,7 @@ def _by_bucket(blobs: DataFrame, buckets: int) -> DataFrame:
 
 
 def _pack_tasks(
-    prepare: Callable[[], None],
-    pack: Callable[[Any], Iterable[tuple[int, bytes]]],
-    tasks: Sequence[Any],
-    ids: Iterator[pa.RecordBatch],
+    prepare: Callable[[], None], pack: Pack, tasks: Sequence[Any], ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     prepare()
     for batch in ids:
@@ -140,7 +125,7 @@ def _pack_tasks(
 
 
 def _map_partition(
-    prepare: Callable[[], None], function: Callable[[Iterator[pa.RecordBatch]], Any], batches: Iterator[pa.RecordBatch]
+    prepare: Callable[[], None], function: Function, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     prepare()
     yield pa.RecordBatch.from_arrays([pa.array([_dump(function(batches))], pa.binary())], schema=_ANSWER)
@@ -149,9 +134,9 @@ def _map_partition(
 
 def _map_tasks(
     prepare: Callable[[], None],
-    function: Callable[[Any], Any],
+    function: Function,
     tasks: Sequence[Any],
-    merge: Callable[[Sequence[Any]], Any] | None,
+    merge: Merge | None,
     ids: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     prepare()
@@ -170,7 +155,7 @@ def _numbered(name: str, number: Any, answer: Any) -> pa.RecordBatch:
 
 
 def _merge_answers(
-    prepare: Callable[[], None], merge: Callable[[Sequence[Any]], Any], batches: Iterator[pa.RecordBatch]
+    prepare: Callable[[], None], merge: Merge, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     prepare()
     answers = (_load(answer.as_py()) for batch in batches for answer in batch.column("answer"))
@@ -179,7 +164,7 @@ def _merge_answers(
 
 
 def _receive_buckets(
-    prepare: Callable[[], None], receive: Callable[[int, Sequence[bytes]], Any], batches: Iterator[pa.RecordBatch]
+    prepare: Callable[[], None], receive: Receive, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     prepare()
     held: dict[int, list[bytes]] = {}
