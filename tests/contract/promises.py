@@ -44,7 +44,7 @@ MqTraceSpanProcessor: signature, a SpanProcessor -> test_processor_signature
 MqTraceSpanProcessor: defaults -> {_SPANS}/test_mapping.py::test_default_settings_are_those_of_the_contract
 one queue and one worker per exporter -> {_SPANS}/test_processor.py::test_flush_of_a_lane_does_not_wait_for_a_stuck_one
 preset rocketmq4, rocketmq5 -> {_SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_rocketmq_generation
-stats() adds up at every instant -> {_SPANS}/test_queue.py::test_account_balances_and_the_bound_holds_while_threads_offer
+stats() adds up at every instant -> {_SPANS}/test_processor.py::test_account_balances_at_every_instant_under_eight_threads
 tunables from MQTRACE_*, then OTEL_BSP_* -> {_SPANS}/test_mapping.py::test_environment_is_used_without_arguments
 exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
 SendHook, ConsumeHook -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from otel_mqtrace.spans.processor import COMPONENT_TYPE, MqTraceSpanProcessor
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import GENEROUS_S, Hanging, Scripted, Stuck, account_balances, span, worker_ended
+from tests.support.programs import run_in_child
 
 GENEROUS_MS = GENEROUS_S * 1000
 POISONS = [SystemExit(1), GeneratorExit(), KeyboardInterrupt(), ValueError("broken")]
@@ -60,6 +61,31 @@ def test_unsampled_spans_are_not_exported():
     processor.on_end(span("b", sampled=False))
     processor.on_end(ReadableSpan("no context"))
     assert _account(processor)["offered"] == 0
+
+
+def test_account_balances_at_every_instant_under_eight_threads():
+    exporter = Scripted(*[SpanExportResult.SUCCESS, SpanExportResult.FAILURE, ValueError("x"), SystemExit(1)] * 50)
+    processor = MqTraceSpanProcessor(exporter, max_queue_size=50, max_export_batch_size=20, schedule_delay_millis=1)
+    start, seen = threading.Barrier(9), []
+
+    def work():
+        start.wait(GENEROUS_S)
+        for _ in range(400):
+            processor.on_end(span())
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    start.wait(GENEROUS_S)
+    while any(thread.is_alive() for thread in threads):
+        seen.append(_account(processor))
+    for thread in threads:
+        thread.join()
+    processor.shutdown()
+    final = _account(processor)
+    assert all(map(account_balances, [*seen, final]))
+    assert (final["offered"], final["pending"]) == (3200, 0)
+    assert final["exported"] == sum(len(batch) for batch in exporter.batches) - final["failed"]
 
 
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
@@ -124,6 +150,23 @@ def test_export_that_shuts_the_processor_down_is_counted_as_exported():
     assert worker_ended(processor, GENEROUS_S)
     account = _account(processor)
     assert (account["exported"], account["dropped"]["shutdown_timeout"]) == (1, 0)
+
+
+def test_child_forked_during_an_export_exports_its_own_spans_only(stuck):
+    processor, exporter = stuck
+
+    def export_one():
+        exporter.let_go = threading.Event()  # the parent's export hangs on
+        exporter.let_go.set()
+        processor.on_end(span("of the child"))
+        is_flushed = processor.force_flush(GENEROUS_MS)
+        return not (is_flushed and exporter.names == ["of the child"] and _account(processor)["offered"] == 1)
+
+    assert run_in_child(export_one) == 0
+    exporter.let_go.set()
+    assert processor.force_flush(GENEROUS_MS)
+    assert (exporter.names, account_balances(_account(processor))) == (["in flight", "waiting"], True)
+    processor.shutdown()
 
 
 def test_timed_out_flushes_are_not_passed_to_the_exporter(stuck):
