@@ -124,10 +124,9 @@ class ClientInstrumentor:
         own failures.
         """
         from otel_mqtrace.hooks.outcome import missing_counts  # noqa: PLC0415 - loaded with the clients
-        from otel_mqtrace.hooks.settle import count_overflowed  # noqa: PLC0415 - loaded with the clients
 
         failed = {f"failed in {place}": count for place, count in failures().items()}
-        return {"transaction_too_long": count_overflowed(), **missing_counts(), **failed}
+        return {**missing_counts(), **failed}
 
     @property
     def refused_exporters(self) -> dict[str, str]:

@@ -185,21 +185,6 @@ def _unwrap_classes(changes: Sequence[Change]) -> None:
             _run(change.undo)
 
 
-def call_after(act: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]) -> Wrapper:
-    """Return the wrapper that calls ``act`` with client, arguments and result after the method; it must not raise."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            act(self, args, kwargs, result)
-            return result
-
-        return call
-
-    return wrap
-
-
 Observe = Callable[[Any, Any], object]
 """Takes what a call returned, and what it raised or ``None``; it must not raise."""
 Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], Observe | None]
@@ -239,6 +224,20 @@ def observe_calls(begin: Begin, *, is_async: bool = False) -> Wrapper:
         return call_async if is_async else call
 
     return wrap
+
+
+def call_after(act: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]) -> Wrapper:
+    """Return the wrapper that calls ``act`` with client, arguments and result once the method has returned."""
+
+    def begin(client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observe:
+        return lambda result, raised: act(client, args, kwargs, result) if raised is None else None
+
+    return observe_calls(begin)
+
+
+def call_finally(act: Callable[[Any], object], *, is_async: bool = False) -> Wrapper:
+    """Return the wrapper that calls ``act`` with the client once the method is over, however it ended."""
+    return observe_calls(lambda client, _args, _kwargs: lambda _result, _raised: act(client), is_async=is_async)
 
 
 class _Replacement(type(Protocol)):  # type: ignore[misc]  # typing has no public name for it

@@ -116,7 +116,9 @@ def transaction_wrappers(active: ActiveTracing, kind: type[KafkaProducerState], 
             if known is None:
                 return None
             transaction = known.transaction
-            act = partial(transaction.ended, state, start_ns=transaction.now_ns()) if state else transaction.begin
+            act = transaction.begin
+            if state is not None:
+                act = partial(transaction.ended, state, start_ns=transaction.now_ns())
             # a call that failed leaves the transaction as it was, to be tried again
             return lambda _result, raised: act() if raised is None else None
 

@@ -7,7 +7,7 @@ import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, when_collected
@@ -152,16 +152,6 @@ class LiveObjects(Generic[_T]):
         return [each for reference in self._objects.valuerefs() if (each := reference()) is not None]
 
 
-class _Consumer(Protocol):
-    """The tracing state of a consumer."""
-
-    def take(self, call: ProcessSpan | SpanIds, message: Any) -> Owner: ...
-
-    def open(self, message: Any, tracing: Tracing) -> Owner | None: ...
-
-    def abandon(self) -> object: ...
-
-
 Entry = tuple[str, "int | None", "int | None", int, "ProcessSpan | SpanIds | None", bool]
 """Topic, partition and offset; the number of the consumer; its automatic span, if any; whether a block is awaited.
 
@@ -280,7 +270,7 @@ class MessageRegistry:
         tracing = self._active.tracing
         if tracing is None or not self._is_message(message):
             return None
-        owner: _Consumer | None = None
+        owner: Any = None
         found = self._find(message)
         if found is not None:
             key, entry = found
@@ -290,10 +280,12 @@ class MessageRegistry:
             if self._entries.get(key) is entry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
             if owner is not None and call is not None:
-                return owner.take(call, message)
-        own: _Consumer | None = known_state(consumer) or owner
+                taken: Owner = owner.take(call, message)
+                return taken
+        own = known_state(consumer) or owner
         if own is not None:
-            return own.open(message, tracing)
+            opened: Owner | None = own.open(message, tracing)
+            return opened
         hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
         calls = hook.before([self._incoming(message)])
         return Owner(calls[0], calls[0].finish) if calls else None
@@ -316,6 +308,6 @@ class MessageRegistry:
             if entry is not None and entry[_OWNER] == owner and not entry[_AWAITED]:
                 entries.pop(key, None)
 
-    def _owner(self, number: int) -> _Consumer | None:
-        reference: Callable[[], _Consumer | None] | None = self._owners.get(number)
+    def _owner(self, number: int) -> Any:
+        reference = self._owners.get(number)
         return None if reference is None else reference()

@@ -200,12 +200,18 @@ class ConsumeHook(ReceiveHook):
         call.messages, call.indexes = len(rows), tuple(range(len(rows)))
         return call
 
+    @guarded("ConsumeHook.count")
     def _count_received(self, plan: Plan, start_ns: int | None, messages: int) -> None:
         """Measure messages of one topic: with their poll, or alone where the client does not poll."""
-        if start_ns is not None:
-            self.count_received(plan.topic, start_ns, messages)
-        elif (metrics := self._tracing.collecting) is not None:
+        metrics = self._tracing.collecting
+        if metrics is None:
+            return
+        if start_ns is None:
             metrics.received(plan.constants, messages)
+            return
+        attributes = {**self._poll_constant, semconv.MESSAGING_DESTINATION_NAME: plan.topic}
+        metrics.received(attributes, messages)
+        metrics.operated(attributes, max(self.now_ns() - start_ns, 0))
 
     def _has_fields_for(self, by_name: HeaderIndex) -> bool:
         others = by_name.keys() - self._plain_names - DESCRIBING - BESIDE

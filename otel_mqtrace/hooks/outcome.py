@@ -211,7 +211,9 @@ UNHANDLED: Final = "handed_over_unhandled"
 """Messages left to ``process()`` blocks that never came."""
 OUTCOME_TOO_LATE: Final = "outcome_too_late"
 """Blocks that failed around a message whose span had ended with the next poll."""
-_REASONS: Final = (UNHANDLED, OUTCOME_TOO_LATE)
+TOO_LONG: Final = "transaction_too_long"
+"""Messages whose transaction was too long for each of them to have a span of its end."""
+_REASONS: Final = (TOO_LONG, UNHANDLED, OUTCOME_TOO_LATE)
 _counters: Final = {reason: count(1) for reason in _REASONS}
 _last: Final = {reason: deque([0], maxlen=1) for reason in _REASONS}
 

@@ -91,26 +91,16 @@ class ReceiveHook(RecordingHook):
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
         """Measure a poll that began at ``start_ns`` and returned ``messages``; ``receive_spans`` records it, too."""
         self._polls = True
-        if start_ns is None:
+        if start_ns is None or not messages:
             return
         if deferred_ends:
             drain_deferred_ends()
-        if self.records_polls or self._tracing.collecting is not None:
-            self._received(messages, start_ns, batch=batch)
-
-    @guarded("ConsumeHook.count")
-    def count_received(self, topic: str, start_ns: int, messages: int = 1) -> None:
-        """Measure a poll without a span that returned so many messages of one topic."""
-        tracing = self._tracing
-        if (metrics := tracing.collecting) is not None:
-            attributes = {**self._poll_constant, semconv.MESSAGING_DESTINATION_NAME: topic}
-            metrics.received(attributes, messages)
-            metrics.operated(attributes, max(tracing.clock.wall_ns() - start_ns, 0))
+        self._record_poll(messages, start_ns, batch=batch)
 
     def empty(self, *, start_ns: int | None, batch: bool = False) -> None:
         """Record an empty poll, with ``receive_spans`` and ``empty_poll_spans``."""
         if start_ns is not None and self._records_empty_polls:
-            self._poll_without_messages({}, start_ns, batch=batch)
+            self._record_poll((), start_ns, batch=batch)
 
     def poll_failed(
         self,
@@ -122,25 +112,39 @@ class ReceiveHook(RecordingHook):
         batch: bool = False,
     ) -> None:
         """Measure and record a failed poll (the end of a partition does not count); ``error`` is its ``error.type``."""
-        if start_ns is not None and (self.records_polls or self._tracing.collecting is not None):
+        if start_ns is not None:
             error = error or ("_OTHER" if exception is None else type(exception).__qualname__)
-            failure: Attributes = {semconv.ERROR_TYPE: error}
-            self._poll_without_messages(failure, start_ns, batch=batch, description=description, exception=exception)
+            self._record_poll((), start_ns, batch=batch, error=error, description=description, exception=exception)
 
-    @guarded("ConsumeHook.received")
-    def _received(self, messages: Sequence[IncomingMessage], start_ns: int, *, batch: bool) -> None:
+    @guarded("ConsumeHook.poll")
+    def _record_poll(  # noqa: PLR0913 - what it returned, or why it failed
+        self,
+        messages: Sequence[IncomingMessage],
+        start_ns: int,
+        *,
+        batch: bool,
+        error: str | None = None,
+        description: str | None = None,
+        exception: BaseException | None = None,
+    ) -> None:
+        """Measure and record a poll that is over; one that returned only untraced messages leaves nothing."""
         tracing = self._tracing
+        metrics = tracing.collecting
         traced = [message for message in messages if tracing.is_traced(message.topic)]
-        if not traced:
+        is_traced = bool(traced) if messages else is_instrumentation_enabled()
+        if not is_traced or (metrics is None and not self.records_polls):
             return
         topics = {message.topic for message in traced}
         topic = topics.pop() if len(topics) == 1 else None
         attributes = self._poll_constant.copy()
         if topic is not None:
             attributes[semconv.MESSAGING_DESTINATION_NAME] = topic
+        if error is not None:
+            attributes[semconv.ERROR_TYPE] = error
         end_ns = max(tracing.clock.wall_ns(), start_ns)
-        if (metrics := tracing.collecting) is not None:
-            metrics.received(attributes, len(traced))
+        if metrics is not None:
+            if traced:
+                metrics.received(attributes, len(traced))
             metrics.operated(attributes, end_ns - start_ns)
         if not self.records_polls:
             return
@@ -153,33 +157,9 @@ class ReceiveHook(RecordingHook):
         span = tracing.start_span(
             _POLL, topic, context=ambient_context(), attributes=whole, links=links, start_ns=start_ns
         )
-        if span.is_recording():
+        if traced and span.is_recording():
             tracing.call_consume_hook(span, traced)
-        tracing.end_span(span, end_ns, {})
-
-    @guarded("ConsumeHook.poll")
-    def _poll_without_messages(
-        self,
-        failure: Attributes,
-        start_ns: int,
-        *,
-        batch: bool,
-        description: str | None = None,
-        exception: BaseException | None = None,
-    ) -> None:
-        tracing = self._tracing
-        if not is_instrumentation_enabled():
-            return
-        attributes = {**self._poll_constant, **failure}
-        end_ns = max(tracing.clock.wall_ns(), start_ns)
-        if (metrics := tracing.collecting) is not None:
-            metrics.operated(attributes, end_ns - start_ns)
-        if not self.records_polls:
-            return
-        if batch:
-            attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = 0
-        span = tracing.start_span(_POLL, None, context=ambient_context(), attributes=attributes, start_ns=start_ns)
-        if failure:
+        if error is not None:
             record_failure(span, description, exception)
         tracing.end_span(span, end_ns, {})
 

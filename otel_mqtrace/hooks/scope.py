@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar, Token
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context, trace
 from opentelemetry.context import Context
@@ -20,8 +20,6 @@ from otel_mqtrace.records.span import UnsampledSpan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from opentelemetry.trace import Span
 
     from otel_mqtrace.spans.mapping import Attributes
 
@@ -56,16 +54,7 @@ def ambient_context() -> Context:
     return previous if is_polled else current
 
 
-class _Handled(Protocol):
-    """What stands in a handler's context: the current span, and what ``process.current()`` returns."""
-
-    @property
-    def span(self) -> Span: ...
-    @property
-    def handling(self) -> Handling: ...
-
-
-def processing_context(base: Context, handled: _Handled) -> Context:
+def processing_context(base: Context, handled: Handling) -> Context:
     """Return ``base`` with the span of ``handled`` current in it, and ``handled`` for :func:`handled_here`."""
     return Context({**base, SPAN_KEY: handled.span, _HANDLED: handled})
 
@@ -87,7 +76,7 @@ class RevocableContext(Context):
 
 
 class BlockScope:
-    """Makes ``otel_ctx`` current from construction until :meth:`leave`."""
+    """Makes ``otel_ctx`` current from construction until :meth:`leave`, or to the end of a ``with`` block."""
 
     def __init__(self, otel_ctx: Context) -> None:
         # The marker's token raises ValueError outside the context it was set in; OpenTelemetry's detach logs an error.
@@ -105,6 +94,13 @@ class BlockScope:
             context.detach(self._token)
         else:
             self._ctx.revoke(self._previous)
+
+    def __enter__(self) -> None:
+        """Be left with the block."""
+
+    def __exit__(self, *_: object) -> None:
+        """Leave."""
+        self.leave()
 
     def suspend(self) -> Context:
         """Leave; return what was current inside, for a scope that goes on from there."""
@@ -175,6 +171,11 @@ class ProcessSpan(SingleEnd):
         if self._otel_ctx is None:
             self._otel_ctx = processing_context(self.process_ctx, self.handling)  # self: a reference cycle
         return self._otel_ctx
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it was entered and not left."""
+        return self._scope is not None
 
     def enter(self) -> None:
         """Make the span current here, until the next poll."""

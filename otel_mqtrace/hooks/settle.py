@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.outcome import SingleEnd, record_failure
+from otel_mqtrace.hooks.outcome import TOO_LONG, SingleEnd, count_missing, missing_counts, record_failure
 from otel_mqtrace.hooks.tracing import ClientHook
 from otel_mqtrace.model import MessageType, TraceBean, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import (
@@ -157,7 +157,7 @@ def _links(settled: Sequence[SettledOffset], own: Sequence[Attributes]) -> list[
 
 
 MAX_MESSAGES: Final = 1_000
-"""Messages of one open transaction that are remembered; the ones above are counted by :func:`count_overflowed`.
+"""Messages of one open transaction that are remembered; the ones above are only counted.
 
 Their ends come in one burst, on the thread that commits: less than the smallest preset's queue (1024), half of a queue
 that is set smaller.
@@ -165,12 +165,6 @@ that is set smaller.
 _END: Final = OPERATIONS[TraceType.END_TRANSACTION]
 _RECALL: Final = OPERATIONS[TraceType.RECALL]
 _log: Final = logging.getLogger(__name__)
-_overflowed: Final[Counter[TransactionState]] = Counter()
-
-
-def count_overflowed() -> int:
-    """Return how many messages of this process got no end span because their transaction was too long."""
-    return sum(_overflowed.values())
 
 
 class EndTransactionHook(ClientHook):
@@ -276,13 +270,14 @@ class TransactionHook:
         shown, above = len(latest.sent), latest.above
         latest.end = state, start_ns
         if above:
-            if not count_overflowed():
+            if not missing_counts()[TOO_LONG]:
                 _log.warning(
                     "mqtrace: a transaction of %d messages shows the end of its first %d; the rest is only counted",
                     shown + above,
                     shown,
                 )
-            _overflowed[state] += above
+            for _ in range(above):
+                count_missing(TOO_LONG)
         self._end_sent(latest, state, start_ns)
 
     def _end_sent(self, transaction: _Transaction, state: TransactionState, start_ns: int) -> None:

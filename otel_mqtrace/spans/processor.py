@@ -373,10 +373,15 @@ class _LaneMetrics:
 
     def register(self, meter: Meter) -> None:
         """Create the instruments."""
-        meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.size", [self._sizes], "{span}")
-        meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.capacity", [self._capacities], "{span}")
+        # a batch in flight has left the queue, though it is ``pending`` in the lane's account
+        gauges = (
+            ("otel.sdk.processor.span.queue.size", lambda each, lane: (lane.waiting, each.labels)),
+            ("otel.sdk.processor.span.queue.capacity", lambda each, lane: (lane.capacity, each.labels)),
+            ("otel.sdk.exporter.span.inflight", lambda each, lane: (lane.in_flight, each.exporter_labels)),
+        )
+        for name, read in gauges:
+            meter.create_observable_up_down_counter(name, [partial(self._observe, read)], "{span}")
         meter.create_observable_counter("otel.sdk.processor.span.processed", [self._processed], "{span}")
-        meter.create_observable_up_down_counter("otel.sdk.exporter.span.inflight", [self._in_flight], "{span}")
         meter.create_observable_counter("otel.sdk.exporter.span.exported", [self._exported], "{span}")
         self._duration = meter.create_histogram("otel.sdk.exporter.operation.duration", "s")
 
@@ -388,26 +393,12 @@ class _LaneMetrics:
         self._observed.append(observed)
         return observed
 
-    def _lanes(self) -> list[tuple[_ObservedLane, Lane]]:
-        found = [(each, each.reference()) for each in self._observed]
-        return [(each, lane) for each, lane in found if lane is not None]
-
-    def _sizes(self, _options: CallbackOptions) -> Iterable[Observation]:
-        """What waits: a batch in flight has left the queue, though it is ``pending`` in the lane's account."""
-        return [Observation(lane.waiting, each.labels) for each, lane in self._lanes()]
-
-    def _capacities(self, _options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(lane.capacity, each.labels) for each, lane in self._lanes()]
+    def _observe(self, read: Callable[..., tuple[int, Any]], _options: CallbackOptions) -> Iterable[Observation]:
+        alive = ((each, lane) for each in self._observed if (lane := each.reference()) is not None)
+        return [Observation(value, labels) for value, labels in itertools.starmap(read, alive) if labels is not None]
 
     def _processed(self, _options: CallbackOptions) -> Iterable[Observation]:
         return [point for each in self._observed for point in _processed(each.labels, each.stats())]
-
-    def _in_flight(self, _options: CallbackOptions) -> Iterable[Observation]:
-        return [
-            Observation(lane.in_flight, each.exporter_labels)
-            for each, lane in self._lanes()
-            if each.exporter_labels is not None
-        ]
 
     def _exported(self, _options: CallbackOptions) -> Iterable[Observation]:
         return [

@@ -27,7 +27,7 @@ from otel_mqtrace.clients.aiokafka.client import (
     info_of,
     settled_offsets,
 )
-from otel_mqtrace.clients.patching import call_after, observe_calls
+from otel_mqtrace.clients.patching import call_after, call_finally, observe_calls
 from otel_mqtrace.clients.settlement import find_creation_context, record_settlement, transaction_wrappers
 from otel_mqtrace.clients.state import KafkaProducerState, known_state
 from otel_mqtrace.hooks.guard import guarded
@@ -299,20 +299,15 @@ def traced_serialize(original: Callable[..., Any]) -> Callable[..., Any]:
     return _serialize
 
 
-def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``stop``: what has no response when it returns will get none."""
+def _stopped(producer: Any) -> None:
+    """What has no response when ``stop`` is over will get none."""
+    state: ProducerState | None = known_state(producer)
+    if state is not None:
+        state.abandon()
+    drain_deferred_ends()
 
-    @functools.wraps(original)
-    async def stop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return await original(self, *args, **kwargs)
-        finally:
-            state: ProducerState | None = known_state(self)
-            if state is not None:
-                state.abandon()
-            drain_deferred_ends()
 
-    return stop
+traced_stop: Final = call_finally(_stopped, is_async=True)
 
 
 # -- transactions --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MethodDescriptorType, NoneType
 from typing import TYPE_CHECKING, Any, Final
@@ -192,8 +193,8 @@ def _open(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> _
 def _before(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> SendCall | None:
     """Call the hook; for a message that was refused before, in the context of its first attempt."""
     carried = message.get("partition")
-    scope = BlockScope(carried.sending.call.current_ctx) if isinstance(carried, CarriedPartition) else None
-    try:
+    first_ctx = carried.sending.call.current_ctx if isinstance(carried, CarriedPartition) else None
+    with nullcontext() if first_ctx is None else BlockScope(first_ctx):
         return batch.hook.before(
             batch.topic,
             body=message.get("value"),
@@ -203,9 +204,6 @@ def _before(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) ->
             transaction_id=batch.state.transaction.transaction_id,
             carries_headers=carries_headers,
         )
-    finally:
-        if scope is not None:
-            scope.leave()
 
 
 # -- correlate: the batch goes as it is, each message with our callback --------------------------------------------

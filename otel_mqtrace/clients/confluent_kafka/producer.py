@@ -32,7 +32,7 @@ from otel_mqtrace.clients.confluent_kafka.sending import (
     reopen_sending,
     run_in_context,
 )
-from otel_mqtrace.clients.patching import observe_calls
+from otel_mqtrace.clients.patching import call_finally, observe_calls
 from otel_mqtrace.clients.settlement import find_creation_context, record_settlement, transaction_wrappers
 from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_mqtrace.clients.confluent_kafka.sending import Callback
-    from otel_mqtrace.clients.patching import Observe, Wrapper, Wrappers
+    from otel_mqtrace.clients.patching import Observe, Wrappers
     from otel_mqtrace.hooks.send import SendHook
     from otel_mqtrace.records.sent import Sent
 
@@ -242,20 +242,6 @@ def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[...
     return send
 
 
-def _call_finally(act: Callable[[Any], object]) -> Wrapper:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                act(self)
-
-        return call
-
-    return wrap
-
-
 def _end_released(_producer: Any) -> None:
     """The client has released the callbacks that it did not call (:class:`SilentSending`)."""
     if deferred_ends:
@@ -310,8 +296,8 @@ PRODUCER_METHODS: Final[Wrappers] = {
     "__init__": traced_constructor("Producer.__init__", ProducerState),
     "produce": _traced_produce,
     "produce_batch": traced_batch,
-    "flush": _call_finally(_end_released),
-    "close": _call_finally(_abandon_unanswered),
+    "flush": call_finally(_end_released),
+    "close": call_finally(_abandon_unanswered),
     "__exit__": _traced_exit,
     **transaction_wrappers(active, ProducerState),
     "send_offsets_to_transaction": observe_calls(_send_offsets),

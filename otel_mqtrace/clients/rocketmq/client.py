@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from concurrent.futures import CancelledError, Future
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -97,17 +98,13 @@ def observe_call(
         exception = CancelledError() if done.cancelled() else done.exception()
         value = None if exception is not None else done.result()
         observe(value, exception)
-        scope = None if callback_ctx is None else BlockScope(callback_ctx)
-        try:
+        with nullcontext() if callback_ctx is None else BlockScope(callback_ctx):
             if done.cancelled() or not completed.set_running_or_notify_cancel():
                 completed.cancel()
             elif exception is not None:
                 completed.set_exception(exception)
             else:
                 completed.set_result(value)
-        finally:
-            if scope is not None:
-                scope.leave()
 
     result.add_done_callback(pass_on)
     return completed

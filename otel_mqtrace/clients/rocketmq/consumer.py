@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from functools import partial
-from threading import Thread, current_thread, get_ident
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
 
@@ -54,57 +54,17 @@ _DEFAULT_INVISIBLE_S: Final = 60
 """The proxy's own invisible duration, where the caller names none."""
 
 
-class _Turn:
-    """The messages of one ``receive``: the first one behind the last settled one is current, in the receiving thread.
-
-    That is right where they are handled one after the other; ``process.each`` is right always. Threads that share a
-    consumer have turns of their own.
-    """
-
-    def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
-        self._messages = messages
-        self._thread = get_ident()
-        self._behind = 0
-        self._current: tuple[ReceivedMessage, ProcessSpan] | None = None
-        self._enter_next()
-
-    def settled(self, message: ReceivedMessage) -> None:
-        """Go on to the next message; elsewhere than where they were received, only stop being current."""
-        if get_ident() == self._thread and message in self._messages[self._behind :]:
-            self._behind = self._messages.index(message) + 1
-            self.leave()
-            self._enter_next()
-        elif self._current is not None and message is self._current[0]:
-            self.leave()
-
-    def handled_explicitly(self, message: ReceivedMessage) -> None:
-        if message in self._messages:
-            self.leave()
-
-    def leave(self) -> ReceivedMessage | None:
-        """Restore what was current; return the message that was."""
-        current, self._current = self._current, None
-        if current is None:
-            return None
-        current[1].leave()
-        return current[0]
-
-    def _enter_next(self) -> None:
-        for message in self._messages[self._behind :]:
-            call = message.call
-            if call is not None and call.is_open:
-                call.enter()
-                self._current = message, call
-                return
-
-
 class RocketMqConsumerState(ConsumerState):
-    """The hooks of one consumer and its open messages."""
+    """The hooks of one consumer and its open messages.
+
+    The turn of a thread is what it received and has not settled: the first of these messages is current there. That is
+    right where they are handled one after the other; ``process.each`` is right always.
+    """
 
     def __init__(self, info: ClientInfo) -> None:
         super().__init__(info)
         self._held: dict[ReceivedMessage, None] = {}
-        self._turns: WeakKeyDictionary[Thread, _Turn] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[Thread, list[ReceivedMessage]] = WeakKeyDictionary()
         _states.add(self)
 
     @classmethod
@@ -119,7 +79,7 @@ class RocketMqConsumerState(ConsumerState):
     @guarded("rocketmq.next_turn")
     def next_turn(self) -> None:
         """The caller's thread receives again: nothing is current there any more, and what came too late is over."""
-        self._stop()
+        _leave(self._turns.pop(current_thread(), ()))
         self._give_up_late(frozenset())
 
     @guarded("rocketmq.hand_over")
@@ -141,15 +101,21 @@ class RocketMqConsumerState(ConsumerState):
                 message.handle_in(call)
                 self._held[message] = None
         if enter and not left:
-            self._turns[current_thread()] = _Turn(handed)
+            self._turns[current_thread()] = handed
+            _enter_first(handed)
 
     @guarded("rocketmq.settled")
     def settled(self, message: ReceivedMessage) -> None:
         """The application acknowledges: it is done with the message, whatever the broker responds."""
         if self._release(message) and message.call is not None:
             self.hook.after(message.call)
-        for turn in list(self._turns.values()):
-            turn.settled(message)
+        turn = self._turns.get(current_thread(), [])
+        if message in turn:
+            _leave(turn)
+            del turn[: turn.index(message) + 1]
+            _enter_first(turn)
+        else:  # in another thread than received it
+            _leave([message])
 
     @guarded("rocketmq.postponed")
     def postponed(self, message: ReceivedMessage, invisible_s: float | None) -> None:
@@ -162,8 +128,10 @@ class RocketMqConsumerState(ConsumerState):
         call, message.call = message.call, None  # handled a second time it is a second attempt, with its own span
         if call is None:
             return None
+        call.leave()
         for turn in list(self._turns.values()):
-            turn.handled_explicitly(message)
+            if message in turn:
+                _leave(turn)
         if not self._release(message):  # it was acknowledged before it was handled
             return self.late(call)
         return Owner(call, call.finish)
@@ -171,8 +139,7 @@ class RocketMqConsumerState(ConsumerState):
     @guarded("rocketmq.abandon")
     def abandon(self) -> None:
         """The consumer is collected, or the process ends: what is open ends with the next hook, as when given up."""
-        for turn in list(self._turns.values()):
-            turn.leave()
+        self._leave_all()
         for message in list(self._held):
             self._give_up(message, partial(defer_end, self.hook))
 
@@ -180,14 +147,17 @@ class RocketMqConsumerState(ConsumerState):
     def close(self) -> None:
         """Nothing can be acknowledged any more; an exception on its way out is the outcome of the current message."""
         exception = leaving_with(())
-        current = self._stop()
+        current = _leave(self._turns.pop(current_thread(), ()))
         if exception is not None and current is not None and current.call is not None:
             self._release(current)
             self.hook.after(current.call, code=ContextCode.EXCEPTION, exception=exception)
-        for turn in list(self._turns.values()):
-            turn.leave()
+        self._leave_all()
         for message in list(self._held):
             self._give_up(message)
+
+    def _leave_all(self) -> None:
+        for turn in list(self._turns.values()):
+            _leave(turn)
 
     def _give_up_late(self, came_again: AbstractSet[str | None]) -> None:
         now_ns = self.hook.now_ns()
@@ -212,9 +182,19 @@ class RocketMqConsumerState(ConsumerState):
             return False
         return True
 
-    def _stop(self) -> ReceivedMessage | None:
-        turn = self._turns.pop(current_thread(), None)
-        return None if turn is None else turn.leave()
+
+def _leave(turn: Sequence[ReceivedMessage]) -> ReceivedMessage | None:
+    """Restore what was current before the messages of ``turn``; return the one that was."""
+    current = next((each for each in turn if each.call is not None and each.call.is_current), None)
+    if current is not None and current.call is not None:
+        current.call.leave()
+    return current
+
+
+def _enter_first(turn: Sequence[ReceivedMessage]) -> None:
+    call = next((each.call for each in turn if each.call is not None and each.call.is_open), None)
+    if call is not None:
+        call.enter()
 
 
 def _duration_ns(seconds: float | None) -> int:
@@ -344,11 +324,8 @@ def _begun(state: RocketMqConsumerState, operation: str, received: ReceivedMessa
     own_open = ambient_context() is current and trace.get_current_span(current).get_span_context().is_valid
     if own_open or received.handled_in is None:
         return state.settle.before(operation)
-    scope = BlockScope(received.handled_in)
-    try:
+    with BlockScope(received.handled_in):
         return state.settle.before(operation)
-    finally:
-        scope.leave()
 
 
 def _settling(state: RocketMqConsumerState, call: SettleCall | None, message: Any, settle: Callable[[], Any]) -> Any:

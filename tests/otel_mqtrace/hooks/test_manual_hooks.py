@@ -1,11 +1,12 @@
 """The hooks called by hand, as an adapter of another client calls them, and the outcomes a handler sets."""
 
 import asyncio
+import itertools
 import json
 import logging
 import threading
 from base64 import b64decode
-from collections import Counter
+from collections import deque
 from contextlib import contextmanager
 
 import pytest
@@ -17,7 +18,7 @@ from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
-from otel_mqtrace.hooks import settle
+from otel_mqtrace.hooks import outcome
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.propagation import index_headers, pairs_of, replace_headers
 from otel_mqtrace.hooks.settle import TransactionHook
@@ -102,7 +103,8 @@ def joined(tracing_with, exporter):
 
 
 def test_overlong_transaction_is_limited_and_counted(joined, exporter, caplog, monkeypatch):
-    monkeypatch.setattr(settle, "_overflowed", Counter())
+    monkeypatch.setitem(outcome._counters, outcome.TOO_LONG, itertools.count(1))
+    monkeypatch.setitem(outcome._last, outcome.TOO_LONG, deque([0], maxlen=1))
     ends = joined(5, queue_size=4)
     ends.ended(TransactionState.COMMIT_MESSAGE, start_ns=ends.now_ns())
     assert len(exporter.take_all("end_transaction orders")) == 2
