@@ -62,10 +62,10 @@ reveal_type(handle_later)
 """
 
 
-def test_type_checker_sees_what_process_returns(tmp_path):
+def test_type_checker_sees_what_process_returns(tmp_path, pytestconfig):
     """A decorator without types would make every handler of a strict application untyped."""
     (tmp_path / "application.py").write_text(APPLICATION)
-    options = "--strict", "--follow-imports=silent", f"--cache-dir={tmp_path}"
+    options = "--strict", "--follow-imports=silent", f"--cache-dir={pytestconfig.cache.mkdir('mypy')}"
     done = run_program(sys.executable, "-m", "mypy", *options, tmp_path / "application.py")
     assert done.returncode == 0, done.stdout
     assert re.findall(r'Revealed type is "(.*)"', done.stdout) == [

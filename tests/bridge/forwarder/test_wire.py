@@ -9,13 +9,16 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from bridge.forwarder.pairing import Event, Half, Origin, Pairing, Place
+from bridge.forwarder.span_delivery import OtlpDelivery
 from bridge.forwarder.spans import SpanRules, requests_of
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire.native import decode_body, explode
 from otel_mqtrace.wire.native.decode import decode_rows
 from otel_mqtrace.wire.otlp.protobuf import BoundedCache
 from tests.support.forwarded_spans import record_of, span_of
 from tests.support.native_vectors import RECORDED_FILES, recorded
+from tests.support.otlp_receiver import GrpcReceiver
 from tests.support.strategies import fields_of, sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
@@ -117,8 +120,7 @@ def test_rows_of_a_written_body_are_its_records(drawn, noise):
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_records_of_real_clients_are_encoded_like_opentelemetry(name):
     events = _events_of([each.body for each in recorded(name)])
-    theirs = encode_spans([span_of(event, SpanRules()) for event in events])
-    assert _written(events, SpanRules()) == theirs.SerializeToString()
+    assert _written(events, SpanRules()) == _encoded(events)
 
 
 def test_events_are_split_into_requests_without_repeats():
@@ -150,3 +152,53 @@ def test_cache_of_texts_is_bounded():
     for number in range(10_000):
         assert lengths[str(number)] == len(str(number))
     assert len(lengths) <= 4_096
+
+
+# -- delivery by OpenTelemetry's exporters -------------------------------------------------------------------------
+@pytest.fixture
+def delivered():
+    return _events_of([body_of(pub(success=False), pub("M2"), before("M2"), after("M2"))])
+
+
+def _encoded(events):
+    return encode_spans([span_of(event, SpanRules()) for event in events]).SerializeToString()
+
+
+def _deliver(events, endpoint, **options):
+    delivery = OtlpDelivery(endpoint, **options)
+    try:
+        delivery.deliver(events, SpanRules())
+    finally:
+        delivery.close()
+    return delivery.rejected
+
+
+def test_over_grpc_the_spans_are_those_of_the_definition(delivered, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
+    with GrpcReceiver() as receiver:
+        assert _deliver(delivered, receiver.endpoint.replace("http", "grpc")) == 1
+    assert [each.SerializeToString() for each in receiver.requests] == [_encoded(delivered)]
+    assert receiver.metadata[0]["tenant"] == "orders"
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_over_http_the_spans_are_those_of_the_definition(delivered, receiver, compression, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
+    _deliver(delivered, receiver.endpoint)
+    spans = ExportTraceServiceRequest.FromString(_encoded(delivered)).resource_spans
+    expected = [span.SerializeToString(deterministic=True) for each in spans for span in each.scope_spans[0].spans]
+    assert sorted(body for kept in receiver.spans.values() for _, body in kept) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variable", "value"),
+    [
+        ("http://h:1", "OTEL_EXPORTER_OTLP_COMPRESSION", "lz4"),
+        ("grpc://h:1", "OTEL_EXPORTER_OTLP_COMPRESSION", "lz4"),
+        ("grpcs://h:1", "OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere.pem"),
+    ],
+)
+def test_variable_that_the_exporter_refuses_is_wrong_usage(endpoint, variable, value, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError, match=f"refuses a variable OTEL_EXPORTER_OTLP_…: .*{value}"):
+        OtlpDelivery(endpoint)

@@ -559,25 +559,6 @@ def test_shutdown_of_several_threads_is_once_and_exporter_gets_its_timeouts():
     assert _account(processor)["dropped"]["shutdown_timeout"] == 1
 
 
-def test_span_that_ends_at_interpreter_exit_is_exported_by_the_calling_thread(run_code):
-    """Python starts no thread any more then."""
-    code = """
-    import atexit, os, threading
-    from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-    from tests.support.lanes import Scripted, span
-    class Writing(Scripted):
-        def export(self, spans):
-            os.write(1, spans[0].name.encode())
-            return super().export(spans)
-    processor = MqTraceSpanProcessor(Writing())
-    def last():
-        processor.on_end(span("last"))
-        processor.shutdown()
-    atexit.register(last)
-    """
-    assert run_code(code) == "last"
-
-
 def test_exported_span_is_freed():
     processor = MqTraceSpanProcessor(Scripted(), background=False)
     provider = TracerProvider(shutdown_on_exit=False)
