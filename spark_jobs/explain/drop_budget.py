@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.columns import apply_to_distinct, is_true
-from spark_jobs.explain.keys import own_field
-from spark_jobs.judging.columns import LATEST, NullableInts
+from spark_jobs.judging.columns import LATEST, NullableInts, either
 from spark_jobs.schemas import LedgerRead, bare
 from spark_jobs.taxonomy import Kind
 
@@ -320,7 +319,7 @@ class GroupedRows(NamedTuple):
 def group_residue(rows: Mapping[str, Column], near: Sequence[range] = ()) -> GroupedRows:
     """Return the loss groups of ``RESIDUE`` rows; keys outside the cells of ``near`` are grouped without their time."""
     lost = pa.array(np.where(is_true(rows["on_native"]), "otlp", "native"))
-    columns = {name: own_field(rows, name) for name in ("service", "group_name", "start_ms", "end_ms")}
+    columns = {name: either(rows, name) for name in ("service", "group_name", "start_ms", "end_ms")}
     return group_rows(lost, rows, columns, near)
 
 

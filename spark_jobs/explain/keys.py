@@ -259,8 +259,3 @@ def narrow(verdicts: pa.Table) -> pa.Table:
     """Return the residue among ``VERDICT`` as ``RESIDUE``, in the order of its rows."""
     columns = flatten_sides(verdicts.filter(pa.array(is_residue(verdicts))))
     return pa.table([columns[field.name].cast(field.type) for field in RESIDUE], schema=RESIDUE)
-
-
-def own_field(rows: Mapping[str, Column], name: str) -> Column:
-    """Return a field of the one side that each residue row is on."""
-    return pc.coalesce(rows[f"native.{name}"], rows[f"otlp.{name}"])

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from bridge.storage import read_row_groups
 from otel_mqtrace.model import MessageType, TransactionState
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
+from spark_jobs.judging.columns import NullableInts, either, equals, flatten_sides
 from spark_jobs.schemas import PREFIXES, bare
 from spark_jobs.taxonomy import Kind, Status
 
@@ -96,7 +96,7 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
     """
     columns = flatten_sides(verdicts)
     is_consume = equals(columns["kind"], Kind.CONSUME.value)
-    start, end = (NullableInts.of(_either(columns, name)) for name in ("start_ms", "end_ms"))
+    start, end = (NullableInts.of(either(columns, name)) for name in ("start_ms", "end_ms"))
     made = {
         "message": _messages(columns if positions is None else flatten_sides(positions)),
         "identified": columns["msg_id"].is_valid(),
@@ -109,9 +109,9 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
         "busy_ms": (end - start).to_arrow(),
         "queue_ms": columns["queue_ms"],
         "finished": pa.array(end.known, mask=~is_consume),
-        "success": _either(columns, "success"),
+        "success": either(columns, "success"),
         "retry_times": columns["retry_times"],
-        **{name: _rename(_either(columns, name), str) for name in ("msg_type", "transaction_state")},
+        **{name: _rename(either(columns, name), str) for name in ("msg_type", "transaction_state")},
         "inside": pa.array(~equals(columns["status"], Status.OUT_OF_SCOPE.value)),
         "on_native": columns["on_native"],
         "on_otlp": columns["on_otlp"],
@@ -125,11 +125,6 @@ def _groups_and_services(columns: Mapping[str, Column]) -> dict[str, Column]:
         "group": _rename(columns["group"], lambda name: _bare(name[:_LONGEST_NAME])),
         "service": _rename(columns["otlp.service"], lambda name: name[:_LONGEST_NAME] or None),
     }
-
-
-def _either(columns: Mapping[str, Column], name: str) -> Column:
-    native, otlp = columns[f"native.{name}"], columns[f"otlp.{name}"]
-    return pc.coalesce(native, otlp) if native.null_count and otlp.null_count < len(otlp) else native
 
 
 def _messages(columns: Mapping[str, Column]) -> Column:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
 from spark_jobs.history.carried import POSITION, Positions
 from spark_jobs.history.history import read_groups
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_any_of
+from spark_jobs.judging.columns import NullableInts, either, equals, flatten_sides, is_any_of
 from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.schemas import EVENT, SIDE_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
@@ -127,7 +127,7 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: ClosedPositions | N
     last = find_last(columns)
     age = NullableInts.constant(len(verdicts), runs.data_end_ms) - last
     is_young = np.ones(len(verdicts), bool) if runs.horizon_ms is None else last.exceeds(runs.horizon_ms)
-    left_as = pc.coalesce(columns["native.left_as"], columns["otlp.left_as"])
+    left_as = either(columns, "left_as")
     on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
     flags = [on_both, first_seen.known, closed_run.known, age.exceeds(runs.forget_after_ms), is_young]
     texts = [*(columns[name] for name in ("status", "reason", "reason_detail")), left_as]
@@ -188,7 +188,7 @@ def find_closed_runs(columns: Mapping[str, Column], closed: ClosedPositions | No
     if closed is None or not len(closed):
         return NullableInts.constant(len(columns["status"]), None)
     on_native, on_otlp = np.asarray(columns["on_native"]), np.asarray(columns["on_otlp"])
-    own = {name: pc.coalesce(columns[f"native.{name}"], columns[f"otlp.{name}"]) for name in POSITION[1:]}
+    own = {name: either(columns, name) for name in POSITION[1:]}
     side = pa.array(np.where(on_native, "native", "otlp"), pa.string())
     return closed.find_run({"side": side, **own}).where(on_native != on_otlp)
 

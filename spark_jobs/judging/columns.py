@@ -13,7 +13,7 @@ from otel_mqtrace._clock import LAST_MS
 from spark_jobs.columns import encode, is_known, is_true, take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from spark_jobs.columns import Column, Ints, Mask
 
@@ -173,3 +173,9 @@ def flatten_sides(verdicts: pa.Table) -> dict[str, Column]:
     sides = [name for name in ("native", "otlp") if name in verdicts.column_names]
     presence = {f"on_{name}": _single_array(verdicts[name].is_valid()) for name in sides}
     return single_arrays(verdicts.flatten()) | presence
+
+
+def either(verdicts: Mapping[str, Column], name: str) -> Column:
+    """Return a field of the native side, of the other where that has none; ``verdicts`` are from ``flatten_sides``."""
+    native, otlp = verdicts[f"native.{name}"], verdicts[f"otlp.{name}"]
+    return pc.coalesce(native, otlp) if native.null_count and otlp.null_count < len(otlp) else native

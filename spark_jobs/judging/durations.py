@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_jobs.columns import encode, find_groups, is_known, is_true
-from spark_jobs.judging.columns import NullableInts, equals
+from spark_jobs.judging.columns import NullableInts, either, equals
 from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
 
@@ -94,17 +93,14 @@ class Durations:
 def measure_rows(verdicts: Mapping[str, Column]) -> dict[str, NullableInts]:
     """Return every measure of each verdict, milliseconds; unknown where it does not apply."""
     is_publish, is_consume = (equals(verdicts["kind"], kind) for kind in _NAMED)
-    took = _either(verdicts, "end_ms") - _either(verdicts, "start_ms")
+    end, start = (NullableInts.of(either(verdicts, name)) for name in ("end_ms", "start_ms"))
+    took = end - start
     return {
         "publish": took.where(is_publish),
         "queue": NullableInts.of(verdicts["queue_ms"]).where(is_consume),
         "process": took.where(is_consume),
         "end_to_end": NullableInts.of(verdicts["end_to_end_ms"]).where(is_consume),
     }
-
-
-def _either(verdicts: Mapping[str, Column], name: str) -> NullableInts:
-    return NullableInts.of(verdicts[f"native.{name}"]).coalesce(NullableInts.of(verdicts[f"otlp.{name}"]))
 
 
 def measure(verdicts: Mapping[str, Column]) -> Durations:
@@ -120,7 +116,7 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
         if chosen.any():
             found.histograms[name, None] = Histogram.of(values.values[chosen])
     topics, groups = (encode(verdicts[name].fill_null("")) for name in ("topic", "group"))
-    succeeded = pc.coalesce(verdicts["native.success"], verdicts["otlp.success"])
+    succeeded = either(verdicts, "success")
     flags = {
         "failures": np.asarray(succeeded.is_valid()) & ~is_true(succeeded),
         "redeliveries": NullableInts.of(verdicts["retry_times"]).exceeds(0),

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_jobs.columns import encode, find_groups, is_known, join_codes, mix, opened
-from spark_jobs.judging.columns import LATEST, NullableInts, equals, single_arrays
+from spark_jobs.judging.columns import LATEST, NullableInts, either, equals, single_arrays
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
 from spark_jobs.schemas import COMPARED_FIELDS, VERDICT
@@ -165,7 +164,7 @@ def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]
     }
     lost_ms = NullableInts.of(columns["event_ms"]).where(np.logical_or.reduce(list(lost.values())))
     events = {
-        "host": pc.coalesce(columns["native.client_host"], columns["otlp.client_host"]),
+        "host": either(columns, "client_host"),
         "service": columns["otlp.service"],
         "lost_ms": lost_ms.to_arrow(),
         **{name: pa.array(flag.astype(np.int64)) for name, flag in lost.items()},

@@ -6,10 +6,12 @@ from collections import Counter
 from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from otel_mqtrace._clock import LAST_MS
 from spark_jobs.columns import pc
+from spark_jobs.judging.columns import LATEST, NullableInts
+from spark_jobs.judging.columns import greatest as greatest_of
 from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import Kind, Reason
 
@@ -89,7 +91,10 @@ def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = (
     keys = {name: columns[name].cast(pa.string()) for name in (*_BY, "topic", "group_name")}
     if trace_topics:
         keys["scope"] = _rescoped(keys, trace_topics)
-    values = {"name": _names(keys), "first_ms": _begin(columns), "last_ms": _end(columns)}
+    start, end, arrival = (NullableInts.of(columns[name]).believable() for name in ("start_ms", "end_ms", "arrival_ms"))
+    over = greatest_of(start, end)
+    last = NullableInts(np.minimum(over.values, arrival.filled(LATEST)), over.known)
+    values = {"name": _names(keys), "first_ms": start.coalesce(end).to_arrow(), "last_ms": last.to_arrow()}
     table = pa.table({**{name: keys[name] for name in _BY}, **values})
     measures: list[Any] = [([], "count_all"), ("name", "count"), ("first_ms", "min"), ("last_ms", "max")]
     found = table.group_by(list(_BY), use_threads=False).aggregate(measures)
@@ -150,19 +155,3 @@ def _names(keys: Mapping[str, Column]) -> Column:
     nothing = pa.scalar(None, pa.string())
     group = pc.if_else(pc.equal(keys["kind"], Kind.CONSUME.value), keys["group_name"], nothing)
     return pc.if_else(pc.fill_null(pc.equal(keys["kind"], Kind.PUBLISH.value), fill_value=False), keys["topic"], group)
-
-
-def _believable(instants_ms: Column) -> Column:
-    """Return the times, null before 1970 and after the year 9999."""
-    is_meant = pc.and_(pc.greater_equal(instants_ms, 0), pc.less_equal(instants_ms, LAST_MS))
-    return pc.if_else(is_meant, instants_ms, pa.scalar(None, pa.int64()))
-
-
-def _begin(columns: Mapping[str, Column]) -> Column:
-    return pc.coalesce(_believable(columns["start_ms"]), _believable(columns["end_ms"]))
-
-
-def _end(columns: Mapping[str, Column]) -> Column:
-    over_ms = pc.max_element_wise(_believable(columns["start_ms"]), _believable(columns["end_ms"]))
-    bounded_ms = pc.min_element_wise(over_ms, _believable(columns["arrival_ms"]))
-    return pc.if_else(pc.is_valid(over_ms), bounded_ms, pa.scalar(None, pa.int64()))

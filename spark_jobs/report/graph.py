@@ -74,24 +74,24 @@ class Edge:
     target: str
     kind: str
     count: int
+    again: int = 0
     messages: int
     failures: int = 0
     outcome_unknown: int = 0
-    again: int = 0
     via_retry: int = 0
     via_dlq: int = 0
-    unfinished: int = 0
-    max_retry_times: int | None = None
     native: int = 0
     otlp: int = 0
+    unfinished: int = 0
+    max_retry_times: int | None = None
     fates: dict[str, int] = field(default_factory=dict)
     origins: dict[str, int] = field(default_factory=dict)
-    took: Spread = field(default_factory=Spread)
-    queued: Spread = field(default_factory=Spread)
+    is_loop: bool = False
     first_ms: int | None = None
     last_ms: int | None = None
-    is_loop: bool = False
     stands_for: int = 0
+    took: Spread = field(default_factory=Spread)
+    queued: Spread = field(default_factory=Spread)
 
     @property
     def error_rate(self) -> float:
@@ -116,31 +116,23 @@ class Edge:
 
     def to_json(self) -> dict[str, Any]:
         """Return the edge as in ``graph.json``, with the names of its kind."""
-        sent = self.kind == PUBLISH
-        names = _PUBLISH_NAMES if sent else _CONSUME_NAMES
-        plain = {public: getattr(self, own) for public, own in names.items()}
+        names, plain = _PUBLIC_NAMES[self.kind], asdict(self)
+        took, queued = plain.pop("took"), plain.pop("queued")
+        shown = {public: value for name, value in plain.items() if (public := names.get(name, name)) is not None}
         rates = {"error_rate": round(self.error_rate, 6), "retry_rate": round(self.retry_rate, 6)}
-        spreads = {"publish_ms": self.took} if sent else {"queue_ms": self.queued, "process_ms": self.took}
-        return {**plain, **rates, **{name: asdict(spread) for name, spread in spreads.items()}}
+        spreads = {"publish_ms": took} if self.kind == PUBLISH else {"queue_ms": queued, "process_ms": took}
+        return {**shown, **rates, **spreads}
 
 
-_ENDS: Final = {"source": "source", "target": "target", "kind": "kind"}
-_COUNTED: Final = {
-    name: name for name in ("messages", "failures", "outcome_unknown", "via_retry", "via_dlq", "native", "otlp")
+_PUBLIC_NAMES: Final = {
+    PUBLISH: {
+        "count": "sends",
+        "again": "resends",
+        **dict.fromkeys(("unfinished", "max_retry_times", "origins", "is_loop")),
+    },
+    CONSUME: {"count": "deliveries", "again": "redeliveries", "is_loop": "loop", "fates": None},
 }
-_WHEN: Final = {"first_ms": "first_ms", "last_ms": "last_ms", "stands_for": "stands_for"}
-_PUBLISH_NAMES: Final = {**_ENDS, "sends": "count", "resends": "again", **_COUNTED, "fates": "fates", **_WHEN}
-_CONSUME_NAMES: Final = {
-    **_ENDS,
-    "deliveries": "count",
-    "redeliveries": "again",
-    **_COUNTED,
-    "unfinished": "unfinished",
-    "max_retry_times": "max_retry_times",
-    "origins": "origins",
-    "loop": "is_loop",
-    **_WHEN,
-}
+"""The fields of ``Edge`` that ``graph.json`` calls something else, or (``None``) leaves out, by kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
