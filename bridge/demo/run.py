@@ -229,10 +229,7 @@ def _instrument(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Itera
 _DRIVER_MEMORY: Final = "1g"
 _WITH_RESULT: Final = (0, 1, 3, 4)
 """Exit codes of a run that wrote its result, of any verdict."""
-_HEADING: Final = "<h1>"
-_SEEDED: Final = (
-    '<p class="kicker">The demo seeded faults in this run; findings.json names each, and what was found.</p>'
-)
+_SEEDED: Final = "<p>The demo seeded faults in this run: findings.json names each, and what was found.</p>"
 
 
 def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], list[Row]]:
@@ -249,8 +246,7 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], l
         reason = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
         raise PeerError(f"the reconciliation ended with exit code {done.returncode}: {reason}")
     page = workspace.report / "report.html"
-    seeded = page.read_text(encoding="utf-8").replace(_HEADING, f"{_SEEDED}\n{_HEADING}", 1)
-    page.write_text(seeded, encoding="utf-8")
+    page.write_text(page.read_text(encoding="utf-8").replace("<h1>", f"{_SEEDED}\n<h1>", 1), encoding="utf-8")
     result = json.loads(written.read_text(encoding="utf-8"))
     verdicts = dataset.dataset(str(workspace.report / "verdicts"), format="parquet")
     return result, verdicts.to_table(columns=list(COLUMNS)).to_pylist()

@@ -20,7 +20,7 @@ from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.wire.native.layout import RECORD_START
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator
+    from collections.abc import Collection, Generator, Iterator
 
     from bridge.forwarder.pairing import Place
     from bridge.storage import AnyPath
@@ -74,12 +74,6 @@ class _FilesSource(TraceSource):
         self.bad_bodies += 1
         self.first_bad = self.first_bad or f"{place}: {reason}"
 
-    def _remembered(self, parse: Callable[[Any], Any]) -> Any:
-        return read_memory(self._memory, parse, hint=CANNOT_READ)
-
-    def _remember(self, content: Any) -> None:
-        write_memory(self._memory, content, hint=CANNOT_WRITE, indent=0)
-
 
 class FilesTraceSource(_FilesSource):
     """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
@@ -96,7 +90,7 @@ class FilesTraceSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        self._done: dict[str, _Status] = self._remembered(_forwarded) or {}
+        self._done: dict[str, _Status] = read_memory(self._memory, _forwarded, hint=CANNOT_READ) or {}
         self.has_been_read = bool(self._done)
         self._read = dict(self._done)
         self._of_spans: dict[str, AnyPath] = {}
@@ -137,7 +131,7 @@ class FilesTraceSource(_FilesSource):
         waiting = {place.source for place in held}
         done = {name: status for name, status in self._read.items() if name not in waiting}
         if done != self._done:
-            self._remember({"done": done})
+            write_memory(self._memory, {"done": done}, hint=CANNOT_WRITE, indent=0)
             self._done = done
 
     def _messages(self, path: AnyPath, name: str, status: _Status) -> Iterator[LandedMessage]:
@@ -184,7 +178,7 @@ class SpanFilesSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        self._done: dict[str, int] = self._remembered(_counts) or {}
+        self._done: dict[str, int] = read_memory(self._memory, _counts, hint=CANNOT_READ) or {}
         self.has_been_read = bool(self._done)
         self._read = dict(self._done)
         self._seen: dict[AnyPath, _Status] = {}  # of files as they were read to their end
@@ -224,7 +218,7 @@ class SpanFilesSource(_FilesSource):
     def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
         if self._read != self._done:
-            self._remember({"files": self._read})
+            write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE, indent=0)
             self._done = dict(self._read)
 
     def _messages(self, path: AnyPath, layout: Layout, changed_ms: int) -> Generator[LandedMessage, None, None]:

@@ -89,25 +89,23 @@ class KafkaTraceSource(TopicSource[int]):
 
     def _remember(self, offsets: dict[int, int]) -> None:
         done = [TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()]
-        errors: list[object] = []
+        errors: list[object] = ["the broker does not answer"]
 
         def commit() -> None:
             try:
                 results = self._consumer.commit(offsets=done, asynchronous=False)
-                errors.extend(result.error for result in results or () if result.error)
+                errors[:] = [result.error for result in results or () if result.error]
             except KafkaException as error:
-                errors.append(error)
+                errors[:] = [error]
 
         # librdkafka's commit has no timeout, and a signal handler runs after it only
         self._committing = Thread(target=commit, name="mqtrace-commit", daemon=True)
         self._committing.start()
         self._committing.join(self._timeout_s)
-        if self._committing.is_alive():
-            errors.append("the broker does not answer")
-        if errors:
+        if error := next(iter(errors), None):
             raise PeerError(
-                f"the offsets of {self.topic} were not committed{reason_of(errors[0])}; what was read since the last "
-                "commit will be forwarded again"
+                f"the offsets of {self.topic} were not committed for group {self._group}{reason_of(error)}; what was "
+                "read since the last commit will be forwarded again"
             )
 
     def close(self) -> None:
@@ -187,6 +185,7 @@ def open_consumer(bootstrap_servers: str, group: str, kafka_config: Mapping[str,
         "bootstrap.servers": bootstrap_servers,
         "group.id": group,
         "enable.auto.commit": False,
+        "enable.partition.eof": False,
         "auto.offset.reset": reset,
         "log_level": 0,
     }
