@@ -265,6 +265,8 @@ def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start, thread,
                 when_collected(Client.still_there, lambda: defer_end(hook, call, **outcome))
 
                 left = threading.Event()
+                if sys.version_info >= (3, 13):
+                    left.set()  # such a child joins its threads first
                 multiprocessing.util.Finalize(None, left.set, exitpriority=-1)  # after open calls have ended
 
                 def end_later():

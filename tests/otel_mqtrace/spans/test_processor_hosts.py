@@ -53,6 +53,8 @@ def run(run_code):
 
 
 FORKING = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, since Python 3.12
 tracer.start_span("of the parent").end()
 
 def child():
