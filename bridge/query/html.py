@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
-from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, joined, style_sheet, void
+from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, open_templates, style_sheet
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, visible
 from bridge.query.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_id_hex
 from bridge.query.findings import findings, in_one_sentence
@@ -14,12 +14,10 @@ from bridge.query.terminal import describe_attempts, describe_search
 from bridge.query.timeline import Kind, Tone, events, first_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from bridge.query.details import Detail
-    from bridge.query.evidence import BadSighting
     from bridge.query.search import Answer
-    from bridge.query.timeline import Event, Finding, MessageTimeline
+    from bridge.query.timeline import Event
 
 
 _COLOURS: Final = {Tone.GOOD: GREEN, Tone.BAD: RED, Tone.CARE: AMBER, Tone.OPEN: SLATE}
@@ -45,14 +43,14 @@ def swimlane(timeline: Sequence[Event]) -> Markup:
     return draw_lanes([Lane(name, row) for name, row in rows.items()], scale, text=caption)
 
 
-def legend(timeline: Sequence[Event]) -> Markup:
-    """Return what the colours of ``timeline`` mean."""
-    tones = [tone for tone in Tone if any(event.tone is tone for event in timeline)]
-    items = [element("li", dot(tone), f" {_WORDS[tone]}") for tone in tones]
+def legend(timeline: Sequence[Event]) -> Iterator[tuple[Markup, str]]:
+    """Yield the marks of ``timeline``, each with its meaning."""
+    for tone in Tone:
+        if any(event.tone is tone for event in timeline):
+            yield dot(tone), _WORDS[tone]
     bars = [bar for each in _lanes(timeline).values() for bar in each]
     if bars and scale_of(bars).gaps:
-        items.append(element("li", element("span", class_="dot cut"), " a pause that is cut short"))
-    return element("ul", items, class_="legend")
+        yield element("span", class_="dot cut"), "a pause that is cut short"
 
 
 def dot(tone: Tone) -> Markup:
@@ -100,27 +98,11 @@ def _event_title(event: Event) -> str:
 
 def page(answer: Answer) -> str:
     """Return the page as HTML. Texts of the trace are text in it, never markup."""
-    title, style = _title(answer), style_sheet("bridge.query")
-    head = element(
-        "head",
-        void("meta", charset="utf-8"),
-        void("meta", http_equiv="Content-Security-Policy", content=content_policy(style)),
-        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        void("meta", name="color-scheme", content="light dark"),
-        element("title", f"{title} · message trace"),
-        void("link", rel="icon", href="data:,"),
-        element("style", Markup(style)),
+    style = style_sheet("bridge.query")
+    template = open_templates("bridge.query", _FILTERS, _FUNCTIONS).get_template("page.html.j2")
+    return template.render(
+        answer=answer, title=_title(answer), style=Markup(style), policy=content_policy(style), absent=ABSENT
     )
-    remarks = [element("li", visible(remark, limit=400)) for remark in answer.searched.remarks]
-    searched = element("p", describe_search(answer.searched)), element("ul", remarks) if remarks else None
-    body = element(
-        "body",
-        element("a", "Skip to the message", class_="skip", href="#main"),
-        element("header", element("p", "mqtrace query · message trace", class_="kicker"), _heading(answer)),
-        element("main", [_message(answer, number, story) for number, story in enumerate(answer.stories)], id="main"),
-        element("footer", *searched),
-    )
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
 def _title(answer: Answer) -> str:
@@ -129,131 +111,19 @@ def _title(answer: Answer) -> str:
     return plural(len(answer.stories), "message") if answer.stories else "Nothing found"
 
 
-def _heading(answer: Answer) -> Markup:
-    """Return what the page begins with: the one message's id, or a list of all that were found."""
-    if len(answer.stories) == 1:
-        return Markup("")
-    rows = [
-        element(
-            "tr",
-            element("td", utc(row.time_ms), class_="n"),
-            element("th", element("a", element("bdi", visible(row.msg_id)), href=f"#m{number}"), scope="row"),
-            element("td", element("bdi", visible(row.topic or ABSENT))),
-            element("td", element("bdi", visible(row.group or ABSENT)), class_="group"),
-            element("td", f"{row.role} {row.outcome.value}"),
-            element("td", describe_attempts(row), class_="n"),
+def _since(event: Event, begin_ms: int | None) -> int | None:
+    return None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
+
+
+_FILTERS: Final = {"duration": duration, "offset": offset, "plural": plural, "utc": utc, "visible": visible}
+_FUNCTIONS: Final = {
+    "since": _since,
+    **{
+        each.__name__: each
+        for each in (
+            *(about, describe_attempts, describe_search, details_of, dot, events, findings, first_ms),
+            *(in_one_sentence, legend, link_of, places_of, rows_of, swimlane, trace_id_hex),
         )
-        for number, story in reversed(list(enumerate(answer.stories)))
-        for row in rows_of(story, answer.query)
-    ]
-    heads = ("Time", "Message", "Topic", "Group", "Outcome", "Attempts")
-    left = f"{plural(answer.left_off, 'older message')} left off." if answer.left_off else None
-    return joined(
-        (
-            element("h1", _title(answer)),
-            _table("Messages, newest first", heads, rows, numeric=(0, 5)) if rows else None,
-            element("p", left) if left else None,
-        )
-    )
-
-
-def _message(answer: Answer, number: int, story: MessageTimeline) -> Markup:
-    timeline, link = events(story), link_of(answer, story)
-    trace_id = element("code", trace_id_hex(story.msg_id))
-    known = (element("span", f"{name} ", element("b", element("bdi", visible(text)))) for name, text in about(story))
-    folded = f"; {plural(story.repeats, 'repeat')} folded" if story.repeats else ""
-    parts = [
-        element("p", joined(known), class_="about"),
-        element(
-            "p", "trace id of mqtrace forward ", element("a", trace_id, href=link) if link else trace_id, class_="about"
-        ),
-        element("p", in_one_sentence(story), class_="summary"),
-        _findings(findings(story)),
-        element("h3", f"Timeline from {utc(first_ms(timeline))}"),
-        element("div", swimlane(timeline), class_="scroll", role="region", aria_label="Timeline", tabindex=0),
-        legend(timeline),
-        _timeline(timeline),
-        *(_part(title, items) for title, items in details_of(story)),
-        _bad(story.bad) if story.bad else None,
-        element("p", f"From {plural(story.records, 'record')}{folded}.", class_="quiet"),
-    ]
-    heading = element(
-        "h1" if len(answer.stories) == 1 else "h2",
-        element("bdi", visible(story.msg_id)),
-        id=f"m{number}-h",
-        class_="id",
-    )
-    return element("section", heading, parts, id=f"m{number}", aria_labelledby=f"m{number}-h")
-
-
-def _findings(findings: Iterable[Finding]) -> Markup | None:
-    items = [
-        element(
-            "li",
-            element("b", "Look here: ") if one.problem else None,
-            one.text,
-            class_="problem" if one.problem else None,
-        )
-        for one in findings
-    ]
-    return element("ul", items, class_="findings") if items else None
-
-
-def _timeline(timeline: Sequence[Event]) -> Markup:
-    begin_ms = first_ms(timeline)
-    rows = []
-    for event in timeline:
-        since = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
-        hosts = " → ".join(visible(host) for host in (event.client_host, event.store_host) if host)
-        rows.append(
-            element(
-                "tr",
-                element("td", f"{'' if event.begin_known else '≈ '}{offset(since)}", class_="n"),
-                element("td", utc(event.from_ms), class_="n"),
-                element("th", event.name, scope="row"),
-                element("td", element("bdi", visible(event.group) if event.group else ABSENT), class_="group"),
-                element("td", duration(event.took_ms), class_="n"),
-                element("td", dot(event.tone), f" {event.outcome}"),
-                element("td", element("bdi", hosts or ABSENT)),
-            )
-        )
-    return _table(
-        "Every event in order", ("After", "At", "What", "Group", "Took", "Outcome", "Hosts"), rows, numeric=(0, 1, 4)
-    )
-
-
-def _part(title: str, details: Sequence[Detail]) -> Markup:
-    """Return one part's facts, folded: the table above has every attempt as a row."""
-    cards = []
-    for event, facts in details:
-        pairs = [
-            element("div", element("dt", name), element("dd", element("bdi", visible(value)))) for name, value in facts
-        ]
-        cards.append(joined((element("p", event, class_="event"), element("dl", pairs))))
-    summary = element("summary", f"{visible(title)}: {plural(len(details), 'event')}")
-    return element("details", summary, cards, class_="card")
-
-
-def _bad(bad: Sequence[BadSighting]) -> Markup:
-    rows = [
-        element(
-            "tr",
-            element("th", places_of((one.place,)), scope="row"),
-            element("td", one.field_name or ABSENT),
-            element("td", one.reason),
-            element("td", element("bdi", visible(one.text)), class_="v"),
-        )
-        for one in bad
-    ]
-    title = "Bad records beside this message's"
-    return joined((element("h3", title), _table(title, ("Where", "Field", "Reason", "Text"), rows)))
-
-
-def _table(caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numeric: Sequence[int] = ()) -> Markup:
-    cells = [
-        element("th", head, scope="col", class_="n" if number in numeric else None) for number, head in enumerate(heads)
-    ]
-    table = element(
-        "table", element("caption", caption), element("thead", element("tr", cells)), element("tbody", list(rows))
-    )
-    return element("div", table, class_="scroll", role="region", aria_label=caption, tabindex=0)
+    },
+}
+"""What the template calls."""

@@ -384,7 +384,7 @@ FATE_MEANINGS: Final = {
 
 def render_graph_page(graph: Graph) -> str:
     """Return the page; it is readable without style, script and network."""
-    style = style_sheet("spark_jobs.report", "templates/style.css")
+    style = style_sheet("spark_jobs.report")
     sides = {"native": "the native message trace", "otlp": "OpenTelemetry spans"}
     read = " and ".join(sides[side] for side in graph.sides)
     page = environment().get_template("graph.html.j2")

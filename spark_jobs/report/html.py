@@ -106,7 +106,7 @@ def render_page(
 
 
 def _page(result: Result, shown: ShownSamples) -> str:
-    style = style_sheet("spark_jobs.report", "templates/style.css")
+    style = style_sheet("spark_jobs.report")
     script = (files("spark_jobs.report") / "templates" / "page.js").read_text(encoding="utf-8")
     sections, problems = _sections(result, shown), parts(result)
     ids = {name for name, _, _ in sections}

@@ -36,7 +36,7 @@ def test_hue_can_be_seen_on_the_light_and_on_the_dark_page(name):
 
 
 def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
-    style = (files("bridge.page") / "style.css").read_text(encoding="utf-8")
+    style = (files("bridge.page") / "templates" / "style.css").read_text(encoding="utf-8")
     light, dark = (
         dict(pair.split(":") for pair in block.split("}")[0].replace("\n", "").split(";") if pair.startswith("--"))
         for block in style.split(":root{")[1:3]
@@ -49,12 +49,10 @@ def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
         assert contrast(theme["--ink"], theme["--mark"]) >= 4.5
 
 
-@pytest.mark.parametrize(
-    ("package", "name"), [("bridge.query", "style.css"), ("spark_jobs.report", "templates/style.css")]
-)
-def test_page_defines_no_colour_of_its_own(package, name):
-    whole = style_sheet(package, name)
-    shared = (files("bridge.page") / "style.css").read_text(encoding="utf-8")
+@pytest.mark.parametrize("package", ["bridge.query", "spark_jobs.report"])
+def test_page_defines_no_colour_of_its_own(package):
+    whole = style_sheet(package)
+    shared = (files("bridge.page") / "templates" / "style.css").read_text(encoding="utf-8")
     assert whole.startswith(shared)
     assert not re.search(
         r"#[0-9a-fA-F]{3,8}\b|rgb", whole.removeprefix(shared).replace("#filters", "").replace("#find", "")

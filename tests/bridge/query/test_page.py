@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.page.lanes import scale_spans
-from bridge.page.markup import Markup, element, void
+from bridge.page.markup import Markup, element
 from bridge.query.html import page, swimlane
 from bridge.query.search import Answer, Searched
 from bridge.query.timeline import events
@@ -139,4 +139,3 @@ def test_bars_and_words_of_a_row_never_meet(times):
 def test_markup_escapes_all_but_markup():
     made = element("p", "<", ["&", None, Markup("<br>")], title='"', class_=None, data_x=1.50, y=0.05, z=800.0)
     assert made == '<p title="&quot;" data-x="1.5" y="0.05" z="800">&lt;&amp;<br></p>'
-    assert void("meta", name="<") == '<meta name="&lt;">'
