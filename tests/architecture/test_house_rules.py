@@ -49,6 +49,15 @@ def _imports(path):
             yield node.module, node.lineno
 
 
+def _nodes(kind, folder=""):
+    """Yield the nodes of a kind in the shipped code of a folder, each behind its file and line."""
+    for path in shipped():
+        if path.is_relative_to(ROOT / folder):
+            yield from (
+                (f"{name_of(path)}:{node.lineno}", node) for node in ast.walk(tree_of(path)) if isinstance(node, kind)
+            )
+
+
 def test_only_the_clock_imports_time_and_only_workers_import_threading():
     """Time is injected everywhere else, so that tests need not wait."""
     strays = [
@@ -85,12 +94,7 @@ def test_spark_jobs_read_spans_as_data_and_never_run_the_sdk():
 
 def test_files_and_classes_have_no_generic_names():
     drawers = [name_of(path) for path in shipped() if NAMELESS.match(path.stem)]
-    hollow = [
-        f"{name_of(path)}:{node.name}"
-        for path in shipped()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef) and HOLLOW_CLASS.search(node.name)
-    ]
+    hollow = [f"{where} {node.name}" for where, node in _nodes(ast.ClassDef) if HOLLOW_CLASS.search(node.name)]
     assert (drawers, hollow) == ([], [])
 
 
@@ -156,12 +160,8 @@ def test_every_public_definition_is_declared():
 @cache
 def _function_lengths():
     """Return the lines of every function, nested ones included, by its file, line and name."""
-    return {
-        f"{name_of(path)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
-        for path in shipped()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    }
+    functions = _nodes((ast.FunctionDef, ast.AsyncFunctionDef))
+    return {f"{where} {node.name}": node.end_lineno - node.lineno + 1 for where, node in functions}
 
 
 MAX_FILE = 600
@@ -222,28 +222,22 @@ def test_no_name_is_spelled_twice():
 def test_clients_import_no_attribute_names():
     spelled = {value for value in vars(semconv).values() if isinstance(value, str) and "." in value}
     a_name = re.compile(r"(messaging|mqtrace(?!\.client\.)|server|error)\.[a-z_.]+\Z")  # mqtrace.client.… are metrics
-    offences = [
-        f"{name_of(path)}:{node.lineno}: {node.value}"
-        for path in shipped()
-        if path.is_relative_to(ROOT / "otel_mqtrace" / "clients")
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if node.value in spelled or a_name.match(node.value)
+    texts = [
+        (where, node.value)
+        for where, node in _nodes(ast.Constant, "otel_mqtrace/clients")
+        if isinstance(node.value, str)
     ]
-    assert offences == []
+    assert [(where, text) for where, text in texts if text in spelled or a_name.match(text)] == []
 
 
 @pytest.mark.parametrize("adapter", ["aiokafka", "rocketmq"])
 def test_small_adapter_uses_no_attribute_constant(adapter):
-    offences = [
-        f"{name_of(path)}:{node.lineno}: {node.attr}"
-        for path in shipped()
-        if path.is_relative_to(ROOT / "otel_mqtrace" / "clients" / adapter)
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "semconv"
-        if not node.attr.startswith(("HEADER_", "SEND_"))
+    constants = [
+        (where, node.attr)
+        for where, node in _nodes(ast.Attribute, f"otel_mqtrace/clients/{adapter}")
+        if isinstance(node.value, ast.Name) and node.value.id == "semconv"
     ]
-    assert offences == []
+    assert [(where, name) for where, name in constants if not name.startswith(("HEADER_", "SEND_"))] == []
 
 
 # -- what an import loads ---------------------------------------------------------------------------------------------
