@@ -142,10 +142,15 @@ def rank_differing(total: Differing) -> dict[str, tuple[tuple[str, str, int], ..
 
 
 def _as_texts(column: Column) -> list[str]:
-    """Return values as Spark writes them when they are cast to text, cut."""
-    if pa.types.is_list(column.type):
-        return [f"[{', '.join(value)}]"[:_TEXT_CHARACTERS] for value in column.to_pylist()]
-    return [value[:_TEXT_CHARACTERS] for value in column.cast(pa.string()).to_pylist()]
+    """Return values as Spark writes them when they are cast to text; a long one is cut, and shows its whole length."""
+    is_list = pa.types.is_list(column.type)
+    texts = (
+        (f"[{', '.join(value)}]" for value in column.to_pylist()) if is_list else column.cast(pa.string()).to_pylist()
+    )
+    return [
+        text if len(text) <= _TEXT_CHARACTERS else f"{text[:_TEXT_CHARACTERS]}… ({len(text):,} characters)"
+        for text in texts
+    ]
 
 
 Hosts = dict["str | None", Instance]
