@@ -72,9 +72,6 @@ class Collector:
     def stop(self) -> None:
         self._server.stop()
 
-    def kill(self) -> None:
-        self._server.kill()
-
     def counters(self) -> dict[str, float]:
         """Return its own counters by name, summed over whatever they are divided by."""
         sums: dict[str, float] = {}
