@@ -229,9 +229,11 @@ class SpanFilesSource(_FilesSource):
         for item in read_messages(path, layout, parse=parse_message):
             if isinstance(item, Tail):
                 continue
-            if isinstance(item, Message) and key is None:
-                key = blake2b(item.payload.strip(), digest_size=16).hexdigest()
             number += 1
+            if isinstance(item, Message) and key is None:
+                if not item.content:  # without spans: many files may begin with the same
+                    continue
+                key = blake2b(item.payload.strip(), digest_size=16).hexdigest()
             if key is not None and number <= self._read.get(key, 0):
                 continue
             if key is not None:

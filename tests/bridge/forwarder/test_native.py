@@ -65,8 +65,8 @@ def test_spans_of_the_java_agent_become_a_landing_once(source, tmp_path, capsys)
 
 
 def test_growing_and_rotated_file_is_read_once(source, tmp_path):
-    """A Collector appends, cuts off in the middle of a line for a while, and renames."""
-    file = source / "traces.json"
+    """A Collector appends, cuts off in the middle of a line for a while, and renames; files may begin without spans."""
+    file, empty = source / "traces.json", b'{"resourceSpans":[]}\n'
     lines = (source / "otlp.jsonl").rename(file).read_bytes().splitlines(keepends=True)
 
     def new():
@@ -75,12 +75,12 @@ def test_growing_and_rotated_file_is_read_once(source, tmp_path):
             reader.commit()
         return bodies
 
-    file.write_bytes(lines[0] + lines[1][:100])
+    file.write_bytes(empty + lines[0] + lines[1][:100])
     assert new() == [lines[0].strip()]
-    file.write_bytes(lines[0] + lines[1])
+    file.write_bytes(empty + lines[0] + lines[1])
     assert new() == [lines[1].strip()]
     file.rename(source / "traces-2026.json")
-    file.write_bytes(lines[2])
+    file.write_bytes(empty + lines[2])
     assert new() == [lines[2].strip()]
     assert new() == []
 
