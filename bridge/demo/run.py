@@ -28,9 +28,9 @@ from bridge.demo.shop import (
     Department,
     Event,
     OrderDesk,
-    Tally,
     events_of,
     order_book,
+    serve_all,
     ship,
 )
 from bridge.forwarder.kafka_source import KafkaTraceSource
@@ -153,14 +153,12 @@ def run_orders(
     """
     with ExitStack() as stack:
         processor = stack.enter_context(_instrument(bootstrap_servers, plan, otlp=otlp))
-        desk, tally = stack.enter_context(_open_shop(bootstrap_servers, plan))
-        handled = 0
+        desk, departments = stack.enter_context(_open_shop(bootstrap_servers, plan))
         for orders in _chunks(book):
             if orders[-1] is book[-1]:
                 threading.Event().wait(_SETTLE_S)
             desk.take(orders)
-            handled += sum(event.kind == CONSUME for order in orders for event in events_of(order))
-            tally.wait_for(handled)
+            serve_all(departments, sum(event.kind == CONSUME for order in orders for event in events_of(order)))
             processor.force_flush(_FLUSH_MS)
             advance(len(orders))
 
@@ -174,22 +172,15 @@ def _chunks(book: Sequence[Order]) -> Iterator[list[Order]]:
 
 
 @contextmanager
-def _open_shop(bootstrap_servers: str, plan: FaultPlan) -> Iterator[tuple[OrderDesk, Tally]]:
+def _open_shop(bootstrap_servers: str, plan: FaultPlan) -> Iterator[tuple[OrderDesk, list[Department]]]:
     crashing = {event for event, fault in plan.items() if fault.kind is FaultKind.CRASHED}
     billing = Billing(bootstrap_servers, crashes=lambda msg_id: Event(CONSUME, msg_id, BILLING) in crashing)
-    tally = Tally()
     departments = [
-        Department(group, topics, handle, bootstrap_servers=bootstrap_servers, tally=tally)
-        for group, topics, handle in (
-            (BILLING, Billing.TOPICS, billing.handle),
-            (SHIPPING, (ORDERS,), ship),
-        )
+        Department(BILLING, Billing.TOPICS, billing.handle, bootstrap_servers=bootstrap_servers),
+        Department(SHIPPING, [ORDERS], ship, bootstrap_servers=bootstrap_servers),
     ]
-    desk = OrderDesk(bootstrap_servers)
-    for department in departments:
-        department.start()
     try:
-        yield desk, tally
+        yield OrderDesk(bootstrap_servers), departments
     finally:
         for department in departments:
             department.close()

@@ -16,6 +16,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from otel_mqtrace import process, semconv
+from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.model import TraceType
 
@@ -253,7 +254,7 @@ def _headers(order: Order) -> list[tuple[str, str | bytes | None]]:
     ]
 
 
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.01
 _SLOW_S: Final = 0.02
 
 
@@ -261,48 +262,13 @@ class CardDeclinedError(Exception):
     """The card was declined; the order is tried again later."""
 
 
-class Tally:
-    """Counts what the departments have handled, so that the run can wait for it."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._handled = 0
-        self._failure: BaseException | None = None
-
-    def add(self) -> None:
-        """Count one handled message."""
-        with self._changed:
-            self._handled += 1
-            self._changed.notify_all()
-
-    def fail(self, error: BaseException) -> None:
-        """Hand the error that ended a department to the waiting run."""
-        with self._changed:
-            self._failure = error
-            self._changed.notify_all()
-
-    def wait_for(self, count: int, *, patience_s: float = 60.0) -> None:
-        """Return when ``count`` messages were handled; ``PeerError`` when none is for ``patience_s`` seconds."""
-        with self._changed:
-            while self._handled < count and self._failure is None:
-                before = self._handled
-                if not self._changed.wait(patience_s) and self._handled == before:
-                    raise PeerError(f"the consumers of the demo stand still at {before} of {count} messages")
-            if self._failure is not None:
-                raise PeerError(f"a consumer of the demo died: {self._failure}") from self._failure
-
-
-class Department(threading.Thread):
-    """A consumer group that hands every message of its topics to ``handle``, until it is stopped."""
+class Department:
+    """A consumer group that hands every message of its topics to ``handle``."""
 
     def __init__(
-        self, group: str, topics: Sequence[str], handle: Callable[[Any], None], *, bootstrap_servers: str, tally: Tally
+        self, group: str, topics: Sequence[str], handle: Callable[[Any], None], *, bootstrap_servers: str
     ) -> None:
-        super().__init__(name=group, daemon=True)
-        self._topics = list(topics)
         self._handle = handle
-        self._tally = tally
-        self._closing = threading.Event()
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -312,30 +278,37 @@ class Department(threading.Thread):
             },
             logger=QUIET,
         )
+        self._consumer.subscribe(list(topics))
 
-    def run(self) -> None:
-        """Poll and handle until closed; an error ends the thread and reaches the tally."""
-        try:
-            self._consumer.subscribe(self._topics)
-            while not self._closing.is_set():
-                self._serve(self._consumer.poll(_POLL_S))
-        except Exception as error:  # noqa: BLE001  the tally is the only way out of a thread
-            self._tally.fail(error)
-        finally:
-            self._consumer.close()
+    def serve(self) -> int:
+        """Handle the messages that are here, and return how many; the poll that finds none ends the last one's span."""
+        handled = 0
+        while (message := self._consumer.poll(_POLL_S)) is not None:
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            self._handle(message)
+            handled += 1
+        return handled
 
     def close(self) -> None:
-        """Stop polling, leave the group and wait for the thread."""
-        self._closing.set()
-        self.join(_TIMEOUT_S)
+        """Leave the group."""
+        self._consumer.close()
 
-    def _serve(self, message: Any) -> None:
-        if message is None:
-            return
-        if message.error() is not None:
-            raise KafkaException(message.error())
-        self._handle(message)
-        self._tally.add()
+
+def serve_all(departments: Sequence[Department], count: int, *, patience_ms: float = 60_000) -> None:
+    """Let ``departments`` handle ``count`` messages; ``PeerError`` when one fails or none comes for ``patience_ms``."""
+    clock = SystemClock()
+    handled, deadline_ns = 0, compute_deadline(clock, patience_ms)
+    while handled < count:
+        try:
+            served = sum(department.serve() for department in departments)
+        except Exception as error:
+            raise PeerError(f"a consumer of the demo died: {error}") from error
+        handled += served
+        if served:
+            deadline_ns = compute_deadline(clock, patience_ms)
+        elif clock.monotonic_ns() > deadline_ns:
+            raise PeerError(f"the consumers of the demo stand still at {handled} of {count} messages")
 
 
 class Billing:

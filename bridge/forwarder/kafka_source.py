@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from otel_mqtrace._clock import Clock
 
@@ -63,23 +64,17 @@ class KafkaTraceSource(TopicSource[int]):
         self.behind = frozenset(behind)
         if not behind:
             return
-        self._consumer.assign([TopicPartition(self.topic, p, self._next[p]) for p in sorted(behind)])
-        try:
-            deadline_ns = compute_deadline(self._clock, self._timeout_ms)
-            while behind:
-                batch = [self._checked(message) for message in self._consumer.consume(_BATCH, _POLL_S)]
+        ranges = {(self.topic, partition): (self._next[partition], ends[partition]) for partition in sorted(behind)}
+        with closing(
+            read_ranges(self._consumer, ranges, self._failure, timeout_ms=self._timeout_ms, clock=self._clock)
+        ) as batches:
+            for batch, positions in batches:
                 self._next.update({message.partition(): message.offset() + 1 for message in batch})
+                for (_, partition), position in positions.items():
+                    self._next[partition] = max(self._next[partition], position)
+                self.behind = frozenset(partition for partition in behind if self._next[partition] < ends[partition])
                 now_ms = self._clock.wall_ns() // NS_PER_MS
-                landed = [landed_message(message, otherwise_ms=now_ms) for message in batch]
-                behind = {partition for partition in behind if self._position(partition) < ends[partition]}
-                self.behind = frozenset(behind)
-                if landed:
-                    deadline_ns = compute_deadline(self._clock, self._timeout_ms)
-                elif behind and self._clock.monotonic_ns() > deadline_ns:
-                    raise self._silent()
-                yield landed
-        finally:
-            self._consumer.unassign()
+                yield [landed_message(message, otherwise_ms=now_ms) for message in batch]
 
     def _number(self, partition: int) -> int:
         return partition
@@ -151,23 +146,12 @@ class KafkaTraceSource(TopicSource[int]):
                 return known
             self._consumer.poll(_POLL_S)  # nothing is assigned yet: the client looks for the coordinator meanwhile
 
-    def _position(self, partition: int) -> int:
-        """Return where reading goes on, past transaction markers, which are never handed out."""
-        position: int = self._consumer.position([TopicPartition(self.topic, partition)])[0].offset
-        self._next[partition] = max(self._next[partition], position)
-        return self._next[partition]
-
-    # -- messages ----------------------------------------------------------------------------------------------------
-
-    def _checked(self, message: Any) -> Any:
-        error = message.error()
-        if error is not None and error.name() == "_AUTO_OFFSET_RESET":
-            raise PeerError(f"{self.topic} was trimmed while it was being read: raise the topic's retention")
-        if error is not None:
-            raise self._silent(error)
-        return message
-
     # -- errors ------------------------------------------------------------------------------------------------------
+
+    def _failure(self, error: KafkaError | None) -> PeerError:
+        if error is not None and error.name() == "_AUTO_OFFSET_RESET":
+            return PeerError(f"{self.topic} was trimmed while it was being read: raise the topic's retention")
+        return self._silent(error)
 
     def _silent(self, cause: object = None) -> PeerError:
         reason = f"does not answer for {self.topic}{reason_of(cause)}; check the address"
@@ -206,6 +190,42 @@ def partitions_of(consumer: Any, topic: str, bootstrap_servers: str, timeout_s: 
     if known.error is not None:
         raise PeerError(f"the trace topic {topic} cannot be read on {bootstrap_servers}: {known.error.str()}")
     return sorted(known.partitions)
+
+
+def read_ranges(
+    consumer: Any,
+    ranges: Mapping[tuple[str, int], tuple[int, int]],
+    failure: Callable[[KafkaError | None], PeerError],
+    *,
+    timeout_ms: float,
+    clock: Clock,
+) -> Generator[tuple[list[Any], dict[tuple[str, int], int]], None, None]:
+    """Yield batches of messages, perhaps empty, with the positions behind them, until each position is at its end.
+
+    ``ranges`` maps topic and partition to the first offset and the one behind the last. Markers of transactions are
+    passed over; messages beyond an end may come too. ``failure`` makes the error of a broker's, ``None`` is silence.
+
+    Raises:
+        PeerError: what ``failure`` returns.
+    """
+    behind = dict(ranges)
+    consumer.assign([TopicPartition(*partition, start) for partition, (start, _) in ranges.items()])
+    try:
+        deadline_ns = compute_deadline(clock, timeout_ms)
+        while behind:
+            batch = consumer.consume(_BATCH, _POLL_S)
+            error = next((message.error() for message in batch if message.error() is not None), None)
+            if error is not None:
+                raise failure(error)
+            positions = {each: consumer.position([TopicPartition(*each)])[0].offset for each in behind}
+            behind = {each: (start, end) for each, (start, end) in behind.items() if positions[each] < end}
+            if batch:
+                deadline_ns = compute_deadline(clock, timeout_ms)
+            elif behind and clock.monotonic_ns() > deadline_ns:
+                raise failure(None)
+            yield batch, positions
+    finally:
+        consumer.unassign()
 
 
 def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:

@@ -9,12 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import os
 import re
 from functools import cache
 from importlib.resources import files
-from importlib.util import cache_from_source
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -78,17 +75,10 @@ def _escape(value: object) -> str:
 
 def open_templates(package: str, filters: Mapping[str, Any], functions: Mapping[str, Any]) -> Environment:
     """Return the templates of ``package`` and of every page: all values are escaped, an unknown name is an error."""
-    from jinja2 import (  # noqa: PLC0415 - only where a page is written
-        ChoiceLoader,
-        Environment,
-        FileSystemBytecodeCache,
-        PackageLoader,
-        StrictUndefined,
-    )
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - for pages only
 
     made = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("bridge.page")]),
-        bytecode_cache=FileSystemBytecodeCache(str(_COMPILED)) if os.access(_COMPILED, os.W_OK) else None,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -97,10 +87,6 @@ def open_templates(package: str, filters: Mapping[str, Any], functions: Mapping[
     made.filters |= filters
     made.globals |= functions
     return made
-
-
-_COMPILED: Final = Path(cache_from_source(__file__)).parent
-"""Templates are compiled where Python keeps the modules it has compiled: to compile a report's takes 0.2 s."""
 
 
 @cache

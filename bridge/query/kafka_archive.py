@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from bridge.forwarder.kafka_source import landed_message, open_consumer, partitions_of, reason_of
+from bridge.forwarder.kafka_source import landed_message, open_consumer, partitions_of, read_ranges, reason_of
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import Archive
-from otel_mqtrace._clock import SystemClock, compute_deadline
+from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.landing import LandedMessage
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 MARGIN_MS: Final = 60_000
 """How far around the range is read: writers' clocks and retries put timestamps out of order."""
-_BATCH: Final = 500
-_POLL_S: Final = 0.2
 _NOWHERE: Final = "mqtrace-query"  # a consumer must name a group; nothing is ever committed to it
+
+_Ranges = dict[tuple[str, int], tuple[int, int]]
+"""Topic and partition → the first offset, and the one behind the last."""
 
 
 class TopicArchive(Archive):
@@ -70,18 +71,22 @@ class TopicArchive(Archive):
         try:
             ranges = {key: span for topic in self._topics for key, span in self._ranges(topic).items()}
             self._begin(sum(end - start for start, end in ranges.values()))
-            with closing(self._messages(ranges)) as messages:
-                for message in messages:
-                    if message.arrival_ms in self._arrivals:
+            with closing(
+                read_ranges(self._consumer, ranges, self._silent, timeout_ms=self._timeout_ms, clock=self._clock)
+            ) as batches:
+                reached = {each: start for each, (start, _) in ranges.items()}
+                for batch, positions in batches:
+                    for message in self._landed(batch, ranges):
                         self._saw(message)
                         if mentioned(message, needles):
                             yield message
+                    for each, position in positions.items():
+                        before, reached[each] = reached[each], min(max(reached[each], position), ranges[each][1])
+                        self._advance(reached[each] - before)
         except KafkaException as error:
             raise self._silent(error) from error
 
-    # -- ranges ------------------------------------------------------------------------------------------------------
-
-    def _ranges(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+    def _ranges(self, topic: str) -> _Ranges:
         """Return, for each partition that has something to read, the first offset and the one behind the last."""
         timeout_s = self._timeout_ms / 1e3
         marks = {
@@ -107,40 +112,12 @@ class TopicArchive(Archive):
             answer.partition: answer.offset if answer.offset >= 0 else marks[answer.partition][1] for answer in answers
         }
 
-    # -- messages ----------------------------------------------------------------------------------------------------
+    def _landed(self, batch: Sequence[Any], ranges: _Ranges) -> Iterator[LandedMessage]:
+        for message in batch:
+            _, end = ranges[message.topic(), message.partition()]
+            landed = landed_message(message, otherwise_ms=0)
+            if message.offset() < end and landed.arrival_ms in self._arrivals:
+                yield landed
 
-    def _messages(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Generator[LandedMessage, None, None]:
-        """Yield everything of ``ranges``; a partition is done when its position is, behind markers of transactions."""
-        behind = dict(ranges)
-        self._consumer.assign(
-            [TopicPartition(topic, partition, start) for (topic, partition), (start, _) in ranges.items()]
-        )
-        try:
-            deadline_ns = compute_deadline(self._clock, self._timeout_ms)
-            while behind:
-                batch = self._consumer.consume(_BATCH, _POLL_S)
-                for message in batch:
-                    if message.error() is not None:
-                        raise KafkaException(message.error())
-                    _, end = ranges[message.topic(), message.partition()]
-                    if message.offset() < end:
-                        yield landed_message(message, otherwise_ms=0)
-                self._take_stock(behind)
-                if batch:
-                    deadline_ns = compute_deadline(self._clock, self._timeout_ms)
-                elif behind and self._clock.monotonic_ns() > deadline_ns:
-                    raise self._silent()
-        finally:
-            self._consumer.unassign()
-
-    def _take_stock(self, behind: dict[tuple[str, int], tuple[int, int]]) -> None:
-        for key, (start, end) in list(behind.items()):
-            position = self._consumer.position([TopicPartition(*key)])[0].offset
-            reached = min(max(start, position), end)
-            self._advance(reached - start)
-            behind[key] = (reached, end)
-            if reached >= end:
-                del behind[key]
-
-    def _silent(self, cause: KafkaException | None = None) -> PeerError:
+    def _silent(self, cause: object = None) -> PeerError:
         return PeerError(f"the broker {self._bootstrap_servers} does not answer{reason_of(cause)}; check the address")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
-from typing import TYPE_CHECKING
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from bridge.page.markup import Markup, open_templates
 from otel_mqtrace._errors import MissingExtraError
@@ -31,6 +34,8 @@ _FILTERS = {
     "utc": wording.utc,
     "visible": wording.visible,
 }
+_COMPILED: Final = Path(cache_from_source(__file__)).parent
+"""Templates are compiled where Python keeps the modules it has compiled: to compile all takes 0.2 s."""
 _COLOURS = GROUP_COLOUR | OUTCOME_COLOUR | VERDICT_COLOUR
 
 
@@ -46,8 +51,11 @@ def environment() -> Environment:
         "swatch": lambda name: swatch(_COLOURS[name]) if name in _COLOURS else Markup(""),
     }
     try:
+        from jinja2 import FileSystemBytecodeCache  # noqa: PLC0415 - optional extra
+
         made = open_templates("spark_jobs.report", _FILTERS, functions)
     except ImportError as absent:  # pragma: no cover - an installation without the extra
         raise MissingExtraError("the report", "reconcile") from absent
+    made.bytecode_cache = FileSystemBytecodeCache(str(_COMPILED)) if os.access(_COMPILED, os.W_OK) else None
     made.globals["ui"] = made.get_template("macros.html.j2").module
     return made

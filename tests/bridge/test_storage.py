@@ -1,5 +1,6 @@
 """Paths of stores, without a store; stores themselves: ``tests/cluster``."""
 
+import json
 import pickle
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
+from bridge.forwarder.store_landing import StoreLanding
 from bridge.storage import (
     StorePath,
     as_path,
@@ -25,6 +27,7 @@ from bridge.storage.ranged_files import file_info
 from bridge.storage.stores import Store, namenodes, open_store
 from bridge.storage.webhdfs import WebHdfs
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.landing import LandedMessage
 
 
 @pytest.mark.parametrize(
@@ -217,3 +220,24 @@ def test_directory_made_to_be_held_and_left_empty_is_removed(tmp_path):
     with hold(tmp_path / "reports" / "today", name="--out"):
         (tmp_path / "reports" / "today" / "result.json").touch()
     assert (tmp_path / "reports" / "today" / "result.json").exists()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, monkeypatch, suffix):
+    store = Store(LocalFileSystem(), str(tmp_path), renames=False)
+    monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
+    landing = StoreLanding(as_path("s3a://bucket/landing"), suffix=format)
+    messages = [LandedMessage(source="t", arrival_ms=day * 86_400_000, body=b"x" * day) for day in (1, 1, 2)]
+    landing.write(messages)
+    native = tmp_path / "landing" / "native"
+    native.parent.touch()
+    with pytest.raises(UsageError, match="cannot write to the landing s3a://bucket/landing: "):
+        landing.finish()
+    native.parent.unlink()
+    for directory in ("_manifest", "date=1970-01-02", "date=1970-01-03"):  # as an object store has them
+        (native / directory).mkdir(parents=True)
+    assert [(part.messages, part.body_bytes) for part in landing.finish()] == [(2, 2), (1, 2)]
+    assert landing.finish() == ()
+    counted = {json.loads(file.read_text())["file"] for file in native.glob("_manifest/*.json")}
+    assert counted == {path.relative_to(native).as_posix() for path in native.glob("date=*/*")}
+    assert len(counted) == 2

@@ -16,11 +16,11 @@ from bridge.demo.shop import (
     TRANSACTION_END,
     CardDeclinedError,
     OrderKind,
-    Tally,
     charge,
     event_of,
     events_of,
     order_book,
+    serve_all,
 )
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
@@ -111,12 +111,22 @@ def test_card_is_declined_as_often_as_ordered():
         charge(b'{"order": 5, "declines": 1}', 0)
 
 
-def test_waiting_without_progress_raises_an_error():
-    tally = Tally()
-    tally.add()
-    tally.wait_for(1)
+class _Served:
+    """A department that handles so many messages at each turn, or fails."""
+
+    def __init__(self, *turns):
+        self._turns = list(turns)
+
+    def serve(self):
+        turn = self._turns.pop(0) if self._turns else 0
+        if isinstance(turn, Exception):
+            raise turn
+        return turn
+
+
+def test_serving_without_progress_or_with_a_failure_raises_an_error():
+    serve_all([_Served(1, 0, 2), _Served(0, 1)], 4)
     with pytest.raises(PeerError, match="stand still at 1 of 2"):
-        tally.wait_for(2, patience_s=0.01)
-    tally.fail(RuntimeError("no disk"))
+        serve_all([_Served(1)], 2, patience_ms=1)
     with pytest.raises(PeerError, match="died: no disk"):
-        tally.wait_for(2)
+        serve_all([_Served(1, RuntimeError("no disk"))], 2)
