@@ -226,7 +226,7 @@ def test_directory_made_to_be_held_and_left_empty_is_removed(tmp_path):
 def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, monkeypatch, suffix):
     store = Store(LocalFileSystem(), str(tmp_path), renames=False)
     monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
-    landing = StoreLanding(as_path("s3a://bucket/landing"), suffix=format)
+    landing = StoreLanding(as_path("s3a://bucket/landing"), format=suffix)
     messages = [LandedMessage(source="t", arrival_ms=day * 86_400_000, body=b"x" * day) for day in (1, 1, 2)]
     landing.write(messages)
     native = tmp_path / "landing" / "native"
