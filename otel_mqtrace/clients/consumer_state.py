@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.batch import BatchHeaders
     from otel_mqtrace.records.handled import MessageRow
 
-_NONE: Final[frozenset[int]] = frozenset()
-
 
 class ConsumerState(ClientState, ABC):
     """What one consumer needs to be traced; ``settles``: settlements are recorded."""
@@ -123,9 +121,12 @@ class KafkaConsumerState(ConsumerState):
         calls = [] if left else hook.before(received, batch=batch)
         # first of all: what is open must be ended, whatever fails from here on
         delivery = self.in_flight.hold(calls, handed)
-        owners = calls if len(calls) == len(received) == 1 else _owners_of(calls, len(received))
-        awaited = {index for index, each in enumerate(received) if is_traced(each.topic)} if left else _NONE
-        self._registry.add(messages, received, self.number, owners, awaited)
+        owners = {index: call for call in calls for index in call.indexes}
+        entries = [
+            (each.topic, each.partition, each.offset, self.number, owners.get(index), left and is_traced(each.topic))
+            for index, each in enumerate(received)
+        ]
+        self._registry.remember_all(list(map(id, messages)), entries)
         if self.settles:
             self.positions.add(received)
         self.held(calls, received)
@@ -163,14 +164,6 @@ class KafkaConsumerState(ConsumerState):
         if 1 < taken.messages <= taken.blocks:
             self.explicit.record_shared_batch()
         return Owner(taken, taken.finish)
-
-
-def _owners_of(calls: Sequence[ProcessSpan], messages: int) -> list[ProcessSpan | None]:
-    owners: list[ProcessSpan | None] = [None] * messages
-    for call in calls:
-        for index in call.indexes:
-            owners[index] = call
-    return owners
 
 
 def _end_last(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from collections.abc import Set as AbstractSet
 
     from typing_extensions import Self
 
@@ -200,24 +199,6 @@ class MessageRegistry:
         number = next(self._numbers)
         self._owners[number] = weakref.ref(owner, lambda _: self._remove_owner(number))
         return number
-
-    def add(
-        self,
-        messages: Sequence[Any],
-        positions: Sequence[IncomingMessage],
-        owner: int,
-        calls: Sequence[ProcessSpan | None],
-        awaited: AbstractSet[int] = frozenset(),
-    ) -> None:
-        """Remember which consumer handed ``messages`` over and the automatic span of each.
-
-        ``owner`` is the number of :meth:`register`; ``awaited`` are the indexes of messages left to a block.
-        """
-        entries = (
-            (where.topic, where.partition, where.offset, owner, call, index in awaited)
-            for index, (where, call) in enumerate(zip(positions, calls, strict=True))
-        )
-        self.remember_all(list(map(id, messages)), entries)
 
     def remember(self, key: int, entry: Entry) -> None:
         """Remember one message by its identity."""

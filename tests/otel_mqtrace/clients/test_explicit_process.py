@@ -15,7 +15,7 @@ from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import _Span
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.confluent_kafka.client import incoming, registry
+from otel_mqtrace.clients.confluent_kafka.client import registry
 from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
 from otel_mqtrace.clients.state import LiveObjects, MessageRegistry
 from otel_mqtrace.config import Settings
@@ -187,7 +187,7 @@ def test_registry_is_limited_while_threads_add_messages(impatient):
         messages = [Message(topic=f"t{thread}", partition=0, offset=n) for n in range(50)]
         for _ in range(400):
             for message in messages:
-                remembered.add([message], incoming([message]), number, [None])
+                remembered.remember(id(message), ("orders", 0, 1, number, None, False))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(hand_over, range(8)))
