@@ -374,13 +374,12 @@ class _LaneMetrics:
     def register(self, meter: Meter) -> None:
         """Create the instruments."""
         # a batch in flight has left the queue, though it is ``pending`` in the lane's account
-        gauges = (
-            ("otel.sdk.processor.span.queue.size", lambda each, lane: (lane.waiting, each.labels)),
-            ("otel.sdk.processor.span.queue.capacity", lambda each, lane: (lane.capacity, each.labels)),
-            ("otel.sdk.exporter.span.inflight", lambda each, lane: (lane.in_flight, each.exporter_labels)),
-        )
-        for name, read in gauges:
-            meter.create_observable_up_down_counter(name, [partial(self._observe, read)], "{span}")
+        sizes = partial(self._observe, lambda each, lane: (lane.waiting, each.labels))
+        capacities = partial(self._observe, lambda each, lane: (lane.capacity, each.labels))
+        in_flight = partial(self._observe, lambda each, lane: (lane.in_flight, each.exporter_labels))
+        meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.size", [sizes], "{span}")
+        meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.capacity", [capacities], "{span}")
+        meter.create_observable_up_down_counter("otel.sdk.exporter.span.inflight", [in_flight], "{span}")
         meter.create_observable_counter("otel.sdk.processor.span.processed", [self._processed], "{span}")
         meter.create_observable_counter("otel.sdk.exporter.span.exported", [self._exported], "{span}")
         self._duration = meter.create_histogram("otel.sdk.exporter.operation.duration", "s")
