@@ -99,12 +99,11 @@ def _sample(verdicts: pa.Table, rows: Ints, strata: Sequence[str], chance: Ints,
 
 
 def count_differing(columns: Mapping[str, Column]) -> Differing:
-    """Count the pairs of values of each field that is DIFFERENT somewhere in scope, the most frequent ones of each."""
-    inside = ~equals(columns["status"], Status.OUT_OF_SCOPE.value)
-    rows_of = np.flatnonzero(inside & is_known(columns["field_verdicts"]))
+    """Count the pairs of values of each field that is DIFFERENT somewhere, the most frequent ones of each."""
+    maps = columns["field_verdicts"].drop_null()
+    rows_of = np.flatnonzero(is_known(columns["field_verdicts"]))
     if not len(rows_of):
         return Counter()
-    maps = columns["field_verdicts"].take(pa.array(rows_of))
     bounds, (keys, words) = opened(maps, maps.keys, maps.items)
     hits = np.flatnonzero(equals(words, FieldVerdict.DIFFERENT.value))
     owner = rows_of[np.searchsorted(bounds, hits, side="right") - 1]

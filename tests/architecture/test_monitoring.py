@@ -13,7 +13,10 @@ from tools.monitoring import ALERTS, LEFT_OUT, PANELS, metric_names, resolve
 
 NAMES = metric_names()
 DASHBOARD = json.loads((DOCS / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))
-CREATED = re.compile(r'create_(?:observable_)?(?:up_down_)?(?:counter|gauge|histogram)\(\s*"([\w.]+)"')
+CREATED = re.compile(
+    r'(?:create_(?:observable_)?(?:up_down_)?(?:counter|gauge|histogram)\(\s*|\((?="otel\.sdk\.))"([\w.]+)"'
+)
+"""A name where an instrument is made of it, or in a table of the SDK's own metrics."""
 EXPRESSIONS = [
     *(expr for panel in PANELS for expr in panel.queries.values()),
     *(alert.expr for alert in ALERTS),

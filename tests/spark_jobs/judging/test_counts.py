@@ -236,19 +236,6 @@ def test_differing_values_of_slices_add_up(verdicts, counted, cut):
     assert merge_differing(parts) == counted.differing
 
 
-def test_differing_values_out_of_scope_are_not_counted(verdicts):
-    columns = flatten_sides(verdicts)
-    outside = pa.array(["OUT_OF_SCOPE"] * len(verdicts))
-    assert count_differing(columns)
-    assert not count_differing({**columns, "status": outside})
-
-
-def test_long_values_that_differ_behind_the_cut_are_told_apart():
-    sides = [publish("native", "L", tags="t" * 1300), publish("otlp", "L", tags="t" * 1301)]
-    (pair,) = count_differing(flatten_sides(verdicts_on([*both("END"), *sides])))
-    assert pair == ("tags", *(f"{'t' * 200}… ({size} characters)" for size in ("1,300", "1,301")))
-
-
 def test_open_events_have_an_age_before_the_end_of_the_data():
     minute = 60_000
     ends = both("END", at_ms=30 * minute)
