@@ -194,7 +194,7 @@ class _LastFailure(DeliveryFailures):
 class TopicSink:
     """A trace topic of a broker."""
 
-    def __init__(self, delivery: Any, target: str, timeout_ms: float, clock: Clock) -> None:
+    def __init__(self, delivery: MessageDelivery, target: str, timeout_ms: float, clock: Clock) -> None:
         self._delivery = delivery
         self._target = target
         self._timeout_ms = timeout_ms

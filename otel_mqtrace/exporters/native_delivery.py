@@ -1,4 +1,4 @@
-"""What the native exporters share: the way to a trace topic, with or without a spool, and the account of each span."""
+"""The native exporter, and where its trace messages go: deliveries, one of which keeps a spool before another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -43,35 +43,6 @@ class Undelivered:
         return self.retriable + self.rejected
 
 
-class MessageDelivery(ABC):
-    """The way to a trace topic, as an exporter needs it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    @abstractmethod
-    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
-        """Send ``messages`` and return those that were not taken by ``deadline``."""
-
-    def idle(self) -> None:  # noqa: B027 - most have nothing left to do
-        """Use a quiet moment."""
-
-    def flush(self, deadline: MonotonicNs) -> bool:  # noqa: ARG002 - ``deliver`` has waited for every answer
-        """Return whether nothing is on its way any more."""
-        return True
-
-    @abstractmethod
-    def close(self, deadline: MonotonicNs) -> None:
-        """Refuse further messages, end a running ``deliver`` early, and close the connection by ``deadline``."""
-
-    @abstractmethod
-    def after_fork(self) -> None:
-        """Start over in a child."""
-
-    def _left_s(self, deadline: MonotonicNs) -> float:
-        return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)
-
-
 class DeliveryFailures:
     """Logs each kind of failure once as a warning, then at DEBUG.
 
@@ -99,6 +70,43 @@ class DeliveryFailures:
         self._logged = set()
 
 
+class MessageDelivery(ABC):
+    """Where the trace messages of an exporter go: a topic, files, or a spool before a topic. Never raises.
+
+    ``failures`` logs why something was not delivered.
+    """
+
+    def __init__(self, clock: Clock, failures: DeliveryFailures | None = None) -> None:
+        self._clock = clock
+        self.failures = failures or DeliveryFailures()
+
+    @abstractmethod
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
+        """Send ``messages`` and return those that were not taken by ``deadline``."""
+
+    def idle(self) -> None:  # noqa: B027 - most have nothing left to do
+        """Use a quiet moment."""
+
+    def flush(self, deadline: MonotonicNs) -> bool:  # noqa: ARG002 - ``deliver`` has waited for every answer
+        """Return whether nothing is on its way any more."""
+        return True
+
+    @abstractmethod
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse further messages, end a running ``deliver`` early, and release everything by ``deadline``."""
+
+    def after_fork(self) -> None:
+        """Start over in a child, which never touches what is the parent's."""
+        self.failures.after_fork()
+
+    def stats(self) -> dict[str, int]:
+        """Return what is counted beside the exporter's own totals."""
+        return {}
+
+    def _left_s(self, deadline: MonotonicNs) -> float:
+        return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)
+
+
 PATIENCE_MS: Final = 8_000
 """How long a delivery may take before the disk takes over; a missing topic is reported after five seconds."""
 _PATIENCE_NS: Final = PATIENCE_MS * 1_000_000
@@ -117,7 +125,8 @@ class SpooledDelivery(MessageDelivery):
     """
 
     def __init__(self, inner: MessageDelivery, spool: Spool, *, timeout_ms: float, clock: Clock) -> None:
-        super().__init__(clock)
+        super().__init__(clock, inner.failures)
+        self.failures.has_spool = True
         self._inner = inner
         self._spool = spool
         self._timeout_ns = int(timeout_ms * 1e6)
@@ -241,9 +250,9 @@ class SpooledDelivery(MessageDelivery):
 
 
 class NativeExporter(SpanExporter):
-    """Packs spans with ``mqtrace.trace_type`` into trace messages, batch by batch, and sends those of all batches.
+    """Packs spans with ``mqtrace.trace_type`` into trace messages, batch by batch, and delivers those of all batches.
 
-    ``export`` returns ``SUCCESS`` only when all of the batch was sent. A subclass sends. Every native exporter takes:
+    ``export`` returns ``SUCCESS`` only when all of the batch was delivered. Every native exporter takes:
 
     Args:
         dialect: Which RocketMQ release's records to write; else ``MQTRACE_DIALECT``.
@@ -259,9 +268,17 @@ class NativeExporter(SpanExporter):
     takes_records: Final = True  # spans of sends and process spans alike
     wants = staticmethod(has_record)  # other spans are not offered to this lane
     ledger_side: Final = "native"
-    _loss: ClassVar[str] = "delivered"
 
-    def __init__(self, settings: Settings, *, encode: Encode, region_id: str | None) -> None:
+    def __init__(  # noqa: PLR0913 - collaborators by their names
+        self,
+        settings: Settings,
+        delivery: MessageDelivery,
+        *,
+        encode: Encode,
+        region_id: str | None,
+        clock: Clock,
+        timeout_ms: float = 30_000,
+    ) -> None:
         self._packer = SpanPacker(
             encode=encode,
             dialect=settings.dialect,
@@ -269,7 +286,9 @@ class NativeExporter(SpanExporter):
             region_id=region_id,
         )
         self._outcome: ExportOutcome | None = None
-        self._failures = DeliveryFailures(self._loss)
+        self._delivery = delivery
+        self._timeout_ms = timeout_ms
+        self._clock = clock
 
     def export(self, spans: Sequence[ReadableSpan], timeout_millis: float | None = None) -> SpanExportResult:
         """Send ``spans`` and wait for the answer, at most ``timeout_millis``."""
@@ -280,15 +299,14 @@ class NativeExporter(SpanExporter):
     ) -> SpanExportResult:
         """Send several batches at once: the same messages as one by one."""
         packed = self._packer.pack_batches(batches)
-        undelivered = self._send(packed.messages, timeout_millis) if packed.messages else ()
+        undelivered: Sequence[TraceMessage] = ()
+        if packed.messages:
+            deadline = compute_deadline(self._clock, self._timeout_ms if timeout_millis is None else timeout_millis)
+            undelivered = self._delivery.deliver(packed.messages, deadline).messages
         self._outcome = self._packer.settle(sum(map(len, batches)), packed, undelivered)
         if packed.first_error is not None:
-            self._failures.report(packed.first_error)
+            self._delivery.failures.report(packed.first_error, rejected=True)
         return SpanExportResult.FAILURE if undelivered else SpanExportResult.SUCCESS
-
-    @abstractmethod
-    def _send(self, messages: Sequence[TraceMessage], timeout_millis: float | None) -> Sequence[TraceMessage]:
-        """Send ``messages`` and return those that were not taken."""
 
     def take_outcome(self) -> ExportOutcome | None:
         """Return the fate of the last export, span by span, once."""
@@ -296,60 +314,28 @@ class NativeExporter(SpanExporter):
         return outcome
 
     def stats(self) -> dict[str, int | dict[str, int]]:
-        """Return totals: spans, messages, undelivered_messages, body_bytes, replaced, keys_left_out, refused."""
-        return self._packer.counts.as_dict()
-
-    def after_fork(self) -> None:
-        """Count and log from the start in a child."""
-        self._failures.after_fork()
-        self._packer.after_fork()
-
-
-class NativeDeliveryExporter(NativeExporter):
-    """A native exporter with a broker behind it."""
-
-    def __init__(  # noqa: PLR0913 - collaborators by their names
-        self,
-        settings: Settings,
-        delivery: MessageDelivery,
-        *,
-        encode: Encode,
-        region_id: str | None,
-        timeout_ms: float,
-        clock: Clock,
-    ) -> None:
-        super().__init__(settings, encode=encode, region_id=region_id)
-        self._delivery = delivery
-        self._timeout_ms = timeout_ms
-        self._clock = clock
-
-    def _send(self, messages: Sequence[TraceMessage], timeout_millis: float | None) -> Sequence[TraceMessage]:
-        deadline = compute_deadline(self._clock, self._timeout_ms if timeout_millis is None else timeout_millis)
-        return self._delivery.deliver(messages, deadline).messages
-
-    def stats(self) -> dict[str, int | dict[str, int]]:
         """Return totals: spans, messages, undelivered_messages, body_bytes, replaced, keys_left_out, refused.
 
         With a spool also, in messages: spooled, replayed, replay_refused, spool_waiting; spool_torn_bytes.
         """
-        return super().stats() | (self._delivery.stats() if isinstance(self._delivery, SpooledDelivery) else {})
+        return self._packer.counts.as_dict() | self._delivery.stats()
 
     def on_idle(self) -> None:
-        """Replay what the spool holds, if it is time to."""
+        """Finish files that have grown old, or replay what a spool holds, if it is time to."""
         self._delivery.idle()
 
     def force_flush(self, timeout_millis: float = 30_000) -> bool:
-        """Return whether nothing is on its way, nor in the spool; ``export`` has waited already."""
+        """Return whether readers can see all that was exported: nothing is on its way, nor in a spool."""
         return self._delivery.flush(compute_deadline(self._clock, timeout_millis))
 
     def shutdown(self, timeout_millis: float = 30_000) -> None:
-        """Refuse further batches, end a running ``export`` early, close the connection within ``timeout_millis``."""
+        """Refuse further batches, end a running ``export`` early, and release everything within ``timeout_millis``."""
         self._delivery.close(compute_deadline(self._clock, timeout_millis))
 
     def after_fork(self) -> None:
-        """In a child: build a new connection when needed, and never touch the parent's."""
+        """Start over in a child: count and log from the start, and never touch what is the parent's."""
         self._delivery.after_fork()
-        super().after_fork()
+        self._packer.after_fork()
 
 
 def with_spool(

@@ -10,17 +10,77 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MqTraceError
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_delivery import NativeExporter
+from otel_mqtrace.exporters.native_delivery import DeliveryFailures, MessageDelivery, NativeExporter, Undelivered
 from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_mqtrace._clock import Clock
+    from otel_mqtrace._clock import Clock, MonotonicNs
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
 
 _logger = logging.getLogger(__name__)
+
+
+class LandingDelivery(MessageDelivery):
+    """Delivers to landing files; readers see the messages of a part when it is finished, by size, age or flush."""
+
+    def __init__(self, writer: LandingWriter, source: str, clock: Clock) -> None:
+        super().__init__(clock, DeliveryFailures("written"))
+        self._writer = writer
+        self._source = source
+        self._writing = threading.Lock()
+        self._closed = False
+
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:  # noqa: ARG002 - a local file has no peer to wait for
+        """Append ``messages`` to the open part; all of them are returned if that fails."""
+        arrival_ms = self._clock.wall_ns() // NS_PER_MS
+        landed = [
+            LandedMessage(source=self._source, arrival_ms=arrival_ms, keys=message.keys, body=message.value)
+            for message in messages
+        ]
+        if self._closed or not self._try(lambda: self._write(landed)):
+            return Undelivered(tuple(messages))
+        self.idle()  # if that fails, the batch is written, and finished by the next attempt
+        return Undelivered()
+
+    def _write(self, landed: Sequence[LandedMessage]) -> None:
+        removed = self._writer.drop_removed()
+        if removed:
+            line = (
+                "mqtrace: another program removed or moved a part of %s (trace messages in it: %d); a new part is begun"
+            )
+            _logger.warning(line, self._writer.landing, removed)
+        self._writer.write(landed)
+
+    def idle(self) -> None:
+        """Finish parts that have grown old or large."""
+        self._try(self._writer.finish_due)
+
+    def flush(self, deadline: MonotonicNs) -> bool:  # noqa: ARG002 - as above
+        """Finish the open parts."""
+        return self._try(self._writer.finish)
+
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse further messages and finish the open parts."""
+        self._closed = True
+        self.flush(deadline)
+
+    def after_fork(self) -> None:
+        """In a child: leave the parent's part alone and begin a new one."""
+        super().after_fork()
+        self._writing = threading.Lock()
+        self._writer.after_fork()
+
+    def _try(self, act: Callable[[], object]) -> bool:
+        try:
+            with self._writing:
+                act()
+        except (MqTraceError, OSError) as error:
+            self.failures.report(str(error))
+            return False
+        return True
 
 
 class NativeFileSpanExporter(NativeExporter):
@@ -36,7 +96,6 @@ class NativeFileSpanExporter(NativeExporter):
     """
 
     component_type: Final = "otel_mqtrace.exporters.native_file.NativeFileSpanExporter"
-    _loss = "written"
 
     def __init__(  # noqa: PLR0913 - plain keyword values, as declarative configuration gives them
         self,
@@ -53,63 +112,12 @@ class NativeFileSpanExporter(NativeExporter):
     ) -> None:
         given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
         settings = Settings.from_env({**given, "landing_dir": directory})
-        self._source = settings.trace_topic
-        self._clock = clock or SystemClock()
-        super().__init__(settings, encode=encode, region_id=region_id)
-        self._writer = LandingWriter(
+        clock = clock or SystemClock()
+        writer = LandingWriter(
             Path(settings.landing_dir).absolute(),  # the application may change its working directory
             max_part_bytes=max_part_bytes,
             max_part_age_ms=max_part_age_millis,
-            clock=self._clock,
+            clock=clock,
         )
-        self._writing = threading.Lock()
-        self._closed = False
-
-    def _send(self, messages: Sequence[TraceMessage], timeout_millis: float | None) -> Sequence[TraceMessage]:  # noqa: ARG002 - a local file has no peer to wait for
-        """Append ``messages`` to the open part; readers see them when it is finished, by size, age or flush."""
-        arrival_ms = self._clock.wall_ns() // NS_PER_MS
-        landed = [
-            LandedMessage(source=self._source, arrival_ms=arrival_ms, keys=message.keys, body=message.value)
-            for message in messages
-        ]
-        if self._closed or not self._try(lambda: self._write(landed)):
-            return messages
-        self._try(self._writer.finish_due)  # if that fails, the batch is written, and finished by the next attempt
-        return ()
-
-    def _write(self, landed: Sequence[LandedMessage]) -> None:
-        removed = self._writer.drop_removed()
-        if removed:
-            line = (
-                "mqtrace: another program removed or moved a part of %s (trace messages in it: %d); a new part is begun"
-            )
-            _logger.warning(line, self._writer.landing, removed)
-        self._writer.write(landed)
-
-    def on_idle(self) -> None:
-        """Finish parts that have grown old while nothing came."""
-        self._try(self._writer.finish_due)
-
-    def force_flush(self, timeout_millis: float = 30_000) -> bool:  # noqa: ARG002 - a local file has no peer to wait for
-        """Finish the open parts: readers see everything exported so far."""
-        return self._try(self._writer.finish)
-
-    def shutdown(self) -> None:
-        """Finish the open parts and refuse further batches."""
-        self._closed = True
-        self.force_flush()
-
-    def after_fork(self) -> None:
-        """In a child: leave the parent's part alone and begin a new one."""
-        self._writing = threading.Lock()
-        self._writer.after_fork()
-        super().after_fork()
-
-    def _try(self, act: Callable[[], object]) -> bool:
-        try:
-            with self._writing:
-                act()
-        except (MqTraceError, OSError) as error:
-            self._failures.report(str(error))
-            return False
-        return True
+        delivery = LandingDelivery(writer, settings.trace_topic, clock)
+        super().__init__(settings, delivery, encode=encode, region_id=region_id, clock=clock)

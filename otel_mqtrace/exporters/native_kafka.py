@@ -19,9 +19,8 @@ from otel_mqtrace.client_properties import application_kafka_config, read_proper
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
     PATIENCE_MS,
-    DeliveryFailures,
     MessageDelivery,
-    NativeDeliveryExporter,
+    NativeExporter,
     Undelivered,
     with_spool,
 )
@@ -130,10 +129,9 @@ def needs_token(properties: Mapping[str, Any]) -> bool:
 
 
 class TraceProducer(MessageDelivery):
-    """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds. Never raises.
+    """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds.
 
     ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery.
-    ``failures`` logs why something was not delivered.
     """
 
     def __init__(
@@ -159,7 +157,6 @@ class TraceProducer(MessageDelivery):
         self._producer: Any = None
         self._create_topic = settings.create_trace_topic
         self._closed = False
-        self.failures = DeliveryFailures()
 
     def flush(self, deadline: MonotonicNs) -> bool:
         """Return whether nothing is on its way; ``deliver`` has waited already."""
@@ -174,11 +171,11 @@ class TraceProducer(MessageDelivery):
 
     def after_fork(self) -> None:
         """In a child: build its own producer when needed, and never touch the parent's."""
+        super().after_fork()
         inherited, self._producer = self._producer, None
         if inherited is not None:
             # Its destructor would join threads that do not exist here and hang: it must never run.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
-        self.failures.after_fork()
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
@@ -327,7 +324,7 @@ class _Reports:
         )
 
 
-class NativeKafkaSpanExporter(NativeDeliveryExporter):
+class NativeKafkaSpanExporter(NativeExporter):
     """Writes spans with ``mqtrace.trace_type`` as RocketMQ trace messages to a Kafka trace topic.
 
     Args:
@@ -372,7 +369,6 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
         delivery = with_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
         if delivery is not producer:
             producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its answer must come while the spool waits
-            producer.failures.has_spool = True
         super().__init__(
             settings, delivery, encode=encode, region_id=region_id, timeout_ms=export_timeout_millis, clock=clock
         )

@@ -16,13 +16,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_delivery import (
-    DeliveryFailures,
-    MessageDelivery,
-    NativeDeliveryExporter,
-    Undelivered,
-    with_spool,
-)
+from otel_mqtrace.exporters.native_delivery import MessageDelivery, NativeExporter, Undelivered, with_spool
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import AccessChannel
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
@@ -70,11 +64,11 @@ class _Attempt:
 
 
 class RocketMqTraceProducer(MessageDelivery):
-    """Delivers to the trace topic of a RocketMQ. Never raises.
+    """Delivers to the trace topic of a RocketMQ.
 
     A message that one broker refuses is tried with another, and again after a pause that grows to two seconds, until
     the deadline or for ``timeout_ms``; at most five seconds for a topic that never existed. Over the channel ``CLOUD``
-    every region has its own topic. ``failures`` logs failed deliveries.
+    every region has its own topic.
     """
 
     def __init__(
@@ -95,7 +89,6 @@ class RocketMqTraceProducer(MessageDelivery):
         self._shunned: dict[str, MonotonicNs] = {}
         self._delivering = Lock()
         self._closed = Event()
-        self.failures = DeliveryFailures()
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse further messages, end a running ``deliver`` early, close the connections by ``deadline``."""
@@ -111,11 +104,11 @@ class RocketMqTraceProducer(MessageDelivery):
 
     def after_fork(self) -> None:
         """In a child: the client opens new connections, without the parent's pause."""
+        super().after_fork()
         self._delivering = Lock()
         closed, self._closed = self._closed, Event()
         if closed.is_set():
             self._closed.set()
-        self.failures.after_fork()
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages`` and return those that were not acknowledged by ``deadline``. One thread at a time does."""
@@ -241,7 +234,7 @@ def _kind_of(error: MqTraceError) -> str:
     return f"{error.address} {error.code}" if isinstance(error, RefusedError) else str(error)
 
 
-class NativeRocketMqSpanExporter(NativeDeliveryExporter):
+class NativeRocketMqSpanExporter(NativeExporter):
     """Writes spans with ``mqtrace.trace_type`` as trace messages to a RocketMQ broker, as its own clients do.
 
     Args:
@@ -285,13 +278,11 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
         settings = Settings.from_env({**connection, **given, "create_trace_topic": create_trace_topic})
         clock = clock or SystemClock()
         channel = _channel(access_channel)
-        producer = RocketMqTraceProducer(
+        delivery: MessageDelivery = RocketMqTraceProducer(
             settings, access_channel=channel, timeout_ms=export_timeout_millis, clock=clock
         )
-        delivery: MessageDelivery = producer
         if channel is AccessChannel.LOCAL:
-            delivery = with_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
-            producer.failures.has_spool = delivery is not producer
+            delivery = with_spool(delivery, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
         elif spool_dir or settings.spool_dir:
             _logger.warning(
                 "mqtrace: an outage of the trace broker will lose traces: a spool does not keep the region, which "

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, SpooledDelivery, Undelivered
+from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, MessageDelivery, SpooledDelivery, Undelivered
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.exporters.spool import Spool
@@ -353,10 +353,11 @@ def test_unusable_spool_is_logged_and_the_exporter_works(kafka, exported, arrive
 LATE = MonotonicNs(10**18)
 
 
-class Broker:
+class Broker(MessageDelivery):
     """The other side of a delivery: takes what ``takes`` allows, waits out its deadline for the rest."""
 
     def __init__(self, clock):
+        super().__init__(clock)
         self.clock = clock
         self.takes = lambda _message: True
         self.taken = []
@@ -370,14 +371,8 @@ class Broker:
             self.clock.advance(ms=self.waited_ms[-1])
         return Undelivered(tuple(left))
 
-    def flush(self, deadline):
-        return True
-
     def close(self, deadline):
         self.takes = lambda _message: False
-
-    def after_fork(self):
-        pass
 
 
 @pytest.fixture
