@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
 from operator import itemgetter
@@ -90,12 +90,26 @@ _new_event: Final[Callable[[tuple[Record, Record | None, Half | None, bool]], Ev
 
 
 @dataclass(slots=True)
-class PairingCounts:
-    """The outcome of the records so far: ``halves`` went out alone, ``overflowed`` of them because too many waited."""
+class SpanCounts:
+    """The outcome of the records so far; the caller of a pairing adds what is read and delivered.
 
+    ``halves`` are spans of one half; ``overflowed`` of them stopped waiting because too many waited. ``repeated``
+    records equalled earlier ones, ``pending`` ones wait. ``bad_records`` are in the landing only. ``rejected`` spans
+    were taken and thrown away.
+    """
+
+    records: int = 0
+    bad_records: int = 0
+    spans: int = 0
     halves: int = 0
     overflowed: int = 0
     repeated: int = 0
+    rejected: int = 0
+    pending: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the numbers by name."""
+        return asdict(self)
 
 
 _Key = str | tuple[str, str]
@@ -113,19 +127,13 @@ class Pairing:
     """
 
     def __init__(self, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, max_pending: int = DEFAULT_MAX_PENDING) -> None:
-        self.counts = PairingCounts()
+        self.counts = SpanCounts()
         self._timeout_ms = timeout_ms
         self._max_pending = max_pending
         self._waiting: dict[_Key, _Waiting] = {}
-        self._pending = 0
         self._oldest: list[tuple[int, int, _Key]] = []  # a heap by arrival; keys that are gone are passed over
         self._ordinals = itertools.count()
         self._completed = _Completed(max_pending)
-
-    @property
-    def pending(self) -> int:
-        """How many records wait."""
-        return self._pending
 
     def waiting(self) -> Iterator[Record]:
         """Yield the records that wait."""
@@ -221,15 +229,15 @@ class Pairing:
         self._count_pending(events)
 
     def _count_pending(self, events: list[Event]) -> None:
-        self._pending += 1
-        while self._pending > self._max_pending:
+        self.counts.pending += 1
+        while self.counts.pending > self._max_pending:
             released = self._release(heapq.heappop(self._oldest)[2])
             self.counts.overflowed += len(released)
             events += released
 
     def _forget(self, key: _Key) -> Sequence[Record]:
         records = _records_of(self._waiting.pop(key, {}))
-        self._pending -= len(records)
+        self.counts.pending -= len(records)
         if len(self._oldest) > 2 * len(self._waiting) + self._max_pending:
             self._oldest = [entry for entry in self._oldest if entry[2] in self._waiting]
             heapq.heapify(self._oldest)

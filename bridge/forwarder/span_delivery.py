@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -169,29 +168,6 @@ _NO_CONNECTION: Final = re.compile(
 _SETTLE_AT: Final = 20_000
 
 
-@dataclass(slots=True)
-class SpanCounts:
-    """The outcome of the records so far.
-
-    ``halves`` are spans of one half; ``overflowed`` of them stopped waiting because too many waited. ``repeated``
-    records equalled earlier ones. ``bad_records`` are in the landing only. ``rejected`` spans were taken and thrown
-    away.
-    """
-
-    records: int = 0
-    bad_records: int = 0
-    spans: int = 0
-    halves: int = 0
-    overflowed: int = 0
-    repeated: int = 0
-    rejected: int = 0
-    pending: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the numbers by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-
 class SpanForwarding:
     """Turns trace messages into delivered spans. Not thread-safe: one thread forwards.
 
@@ -217,23 +193,14 @@ class SpanForwarding:
         self._clock = clock or SystemClock()
         self._ready: list[Event] = []
         self._arrived_ms: dict[int | None, int] = {}
-        self._counts = SpanCounts()
+        self.counts = self._pairing.counts
         self._since_settled = 0
         self._delivered = 0
 
     @property
-    def counts(self) -> SpanCounts:
-        """The outcome of everything so far."""
-        paired = self._pairing.counts
-        self._counts.halves, self._counts.overflowed = paired.halves, paired.overflowed
-        self._counts.repeated, self._counts.pending = paired.repeated, self._pairing.pending
-        self._counts.rejected = self._delivery.rejected
-        return self._counts
-
-    @property
     def has_delivered(self) -> bool:
         """Return whether the receiver has accepted anything."""
-        return self._counts.spans > 0
+        return self.counts.spans > 0
 
     @property
     def due(self) -> bool:
@@ -301,11 +268,11 @@ class SpanForwarding:
         how = self._reading
         records, errors = decode_rows(message.body, origin, msg_type_map=how.msg_type_map, charset=how.charset)
         if left is None:
-            self._counts.bad_records += len(errors)
+            self.counts.bad_records += len(errors)
         else:
             records = [record for record in records if record[1] in left]
         taken = len({record[1] for record in records})
-        self._counts.records += taken
+        self.counts.records += taken
         self._since_settled += taken
         return records
 
@@ -315,7 +282,8 @@ class SpanForwarding:
         if ready:
             self._delivery.deliver(ready, self._rules)
             del self._ready[:spans]
-            self._counts.spans += len(ready)
+            self.counts.rejected = self._delivery.rejected
+            self.counts.spans += len(ready)
             self._delivered += len(ready)
 
     def _now_ms(self) -> int:

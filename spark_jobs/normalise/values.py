@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.lines import read_json, text_of_json
+from bridge.codec.framing import read_json, text_of_json
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 from spark_jobs.columns import binary_bytes, each, opened, where, whole_number

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import is_pipe, match_paths, walk
-from bridge.codec.lines import text_of_json
+from bridge.codec.framing import text_of_json
 from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.lines import decode_base64, read_objects, text_of_json
+from bridge.codec.framing import decode_base64, read_objects, text_of_json
 from bridge.otlp.detect import Layout
 from bridge.storage import open_parquet
 from otel_mqtrace._errors import UnreadableInputError

@@ -26,7 +26,7 @@ def test_two_halves_are_one_event_in_either_order(halves):
     assert pairing.add([first]) == []
     (event,) = pairing.add([second])
     assert (context_of(event.before), context_of(event.record), event.half) == (before(), after(), None)
-    assert (pairing.pending, list(pairing.uncommitted())) == (0, [])
+    assert (pairing.counts.pending, list(pairing.uncommitted())) == (0, [])
 
 
 @pytest.mark.parametrize("other", [after(request_id="R2"), after("M2"), after(request_id=None), before()])
@@ -55,7 +55,7 @@ def test_oldest_waiting_halves_are_released_beyond_the_limit():
     for number, arrival_ms in enumerate((30, 10, 20, 40)):
         gone += pairing.add([_record(before(request_id=f"R{number}"), arrival_ms=arrival_ms)])
     assert [event.record[0].arrival_ms for event in gone] == [10, 20]
-    assert (pairing.pending, pairing.counts.overflowed) == (2, 2)
+    assert (pairing.counts.pending, pairing.counts.overflowed) == (2, 2)
 
 
 def test_memory_of_pairing_is_bounded():
@@ -67,7 +67,7 @@ def test_memory_of_pairing_is_bounded():
         paired += len(pairing.add([_record(after(request_id=f"R{number}"), offset=2 * number + 1)]))
         sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    assert (paired, pairing.pending, pairing.counts.halves) == (1_000, 0, 0)
+    assert (paired, pairing.counts.pending, pairing.counts.halves) == (1_000, 0, 0)
     assert sizes[-1] - sizes[200] < 50 * 800  # bytes: less than one key for each of the pairs in between
 
 
