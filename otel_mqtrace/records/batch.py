@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
-from otel_mqtrace.model import TraceType
-from otel_mqtrace.records.handled import VARYING
+from otel_mqtrace.records.handled import outcome_attributes
 from otel_mqtrace.records.message import DESCRIBING, MAX_COST_MS, read_origins
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
 from otel_mqtrace.spans.mapping import cost_ms
@@ -207,13 +206,7 @@ class BatchSpan(WritableRecordSpan):
     @property
     def outcome(self) -> dict[str, Any]:
         """The attributes of its end; none of one that is open."""
-        if self.end_ns is None:
-            return {}
-        return {
-            semconv.MQTRACE_COST_TIME: cost_ms(self.record.start_ns, self.end_ns, len(self.record.rows)),
-            semconv.MQTRACE_SUCCESS: True,
-            semconv.MQTRACE_CONTEXT_CODE: "SUCCESS",
-        }
+        return outcome_attributes(self.record.start_ns, self.end_ns, len(self.record.rows))
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return the ``SubBefore`` or ``SubAfter`` of every message; ``None`` where one must be encoded as a whole."""
@@ -223,12 +216,7 @@ class BatchSpan(WritableRecordSpan):
             return None
         different_ids, plan = columns.different_ids, record.plan
         place = plan.place_of(record.rows[0][0])  # no field of these records differs from place to place
-        is_end = end_ns is not None
-        try:
-            template = place.templates[dialect, is_end]
-        except KeyError:
-            trace_type = TraceType.SUB_AFTER if is_end else TraceType.SUB_BEFORE
-            template = plan.template(place, dialect, trace_type, VARYING)
+        template = place.templates[dialect, end_ns is not None]
         cost = 0 if end_ns is None else cost_ms(record.start_ns, end_ns, len(record.rows))
         if template is None or not 0 <= cost < MAX_COST_MS or sum(map(len, different_ids)) > _MAX_KEY_BYTES:
             return None

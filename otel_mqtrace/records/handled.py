@@ -8,7 +8,6 @@ from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
-from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.message import (
     BODY_SIZE,
     COST,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.mapping import Attributes
 
 
-VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms")
 _LINK: Final = tag(13) + varint(len(TRACE_ID + SPAN_ID + LINK_FLAGS[True]) + 24) + TRACE_ID
 _LINK_END: Final = LINK_FLAGS[True] + REMOTE_PARENT
 _SUCCESS: Final = encode_attributes({semconv.MQTRACE_SUCCESS: True, semconv.MQTRACE_CONTEXT_CODE: "SUCCESS"})
@@ -121,6 +119,17 @@ class _Details(NamedTuple):
     is_plain: bool
 
 
+def outcome_attributes(start_ns: int, end_ns: int | None, messages: int = 1) -> dict[str, Any]:
+    """Return the attributes of a successful end; none of a span that is open."""
+    if end_ns is None:
+        return {}
+    return {
+        semconv.MQTRACE_COST_TIME: cost_ms(start_ns, end_ns, messages),
+        semconv.MQTRACE_SUCCESS: True,
+        semconv.MQTRACE_CONTEXT_CODE: "SUCCESS",
+    }
+
+
 class HandledSpan(WritableRecordSpan):
     """The process span of one message, started (``end_ns`` is ``None``) or ended with success."""
 
@@ -140,18 +149,7 @@ class HandledSpan(WritableRecordSpan):
         }
         if record.timestamp_ms is not None:
             attributes[semconv.MQTRACE_STORE_TIME] = record.timestamp_ms
-        return attributes | record.rare_attributes | self.outcome
-
-    @property
-    def outcome(self) -> dict[str, Any]:
-        """The attributes of its end; none of one that is open."""
-        if self.end_ns is None:
-            return {}
-        return {
-            semconv.MQTRACE_COST_TIME: cost_ms(self.record.start_ns, self.end_ns),
-            semconv.MQTRACE_SUCCESS: True,
-            semconv.MQTRACE_CONTEXT_CODE: "SUCCESS",
-        }
+        return attributes | record.rare_attributes | outcome_attributes(record.start_ns, self.end_ns)
 
     def make_links(self) -> Sequence[Link]:
         """Return the link to the send."""
@@ -205,16 +203,12 @@ def _to_native(record: Handled, end_ns: int | None, dialect: str) -> NativeRecor
     place, request_id, msg_id, is_plain = record.cell.get("") or record.details
     if not is_plain:
         return None
-    plan, start_ms = record.plan, record.start_ns // NS_PER_MS
+    start_ms = record.start_ns // NS_PER_MS
     stamp_ms = start_ms if end_ns is None else end_ns // NS_PER_MS
     cost_ms = stamp_ms - start_ms
-    try:
-        template = place.templates[dialect, end_ns is not None]
-    except KeyError:
-        trace_type = TraceType.SUB_BEFORE if end_ns is None else TraceType.SUB_AFTER
-        template = plan.template(place, dialect, trace_type, VARYING)
+    template = place.templates[dialect, end_ns is not None]
     if template is None or not 0 <= cost_ms < MAX_COST_MS:
         return None
     text, pick = template
     body = text % pick((stamp_ms, msg_id, request_id, cost_ms))
-    return plan.group, body.encode(), (msg_id,)
+    return record.plan.group, body.encode(), (msg_id,)

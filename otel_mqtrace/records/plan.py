@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.encode import RecordTemplate, record_template
-from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
+from otel_mqtrace.wire.otlp.protobuf import VARINT, BoundedCache, delimited, tag, text_bytes, varint
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from opentelemetry.trace import SpanKind
     from opentelemetry.util.types import AttributeValue
 
 
 _MAX_PLACES: Final = 4_096
+_HANDLED: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms")
+_VARYING: Final[Mapping[TraceType, tuple[str, ...]]] = {
+    TraceType.PUB: ("timestamp_ms", "msg_id", "offset_msg_id", "body_length", "cost_ms"),
+    TraceType.SUB_BEFORE: _HANDLED,
+    TraceType.SUB_AFTER: _HANDLED,
+}
+"""The values that a native record's template is filled with, in their order."""
 
 
 class LeaderSource(Protocol):
@@ -41,8 +50,8 @@ class Place(NamedTuple):
     """What all messages of a partition have in common, as long as its leader stays."""
 
     attributes: bytes
-    templates: dict[tuple[str, bool], RecordTemplate | None]
-    """Dialect, whether the event has ended → its template."""
+    templates: BoundedCache[tuple[str, bool], RecordTemplate | None]
+    """Dialect, whether the event has ended → its template; ``None``: encode the record as a whole."""
     store_host: str | None
     cluster_id: str | None
     offset_id: str
@@ -120,13 +129,14 @@ class Plan:
             named[semconv.MQTRACE_STORE_HOST] = store_host
         if cluster_id is not None:
             named[semconv.MESSAGING_KAFKA_CLUSTER_ID] = cluster_id
-        return Place(encode_attributes(named), {}, store_host, cluster_id, f"{self.topic}-{partition}@", named)
+        templates = BoundedCache(partial(self._template, store_host))
+        return Place(encode_attributes(named), templates, store_host, cluster_id, f"{self.topic}-{partition}@", named)
 
-    def template(
-        self, place: Place, dialect: str, trace_type: TraceType, varying: tuple[str, ...]
-    ) -> RecordTemplate | None:
-        """Return (and keep in ``place.templates``) the record with its constants; ``None``: encode it as a whole."""
-        constants = {**self._native, "store_host": place.store_host}
-        made = record_template(dialect, trace_type, constants, varying) if self.topic.isprintable() else None
-        place.templates[dialect, trace_type is not TraceType.SUB_BEFORE] = made
-        return made
+    def _template(self, store_host: str | None, record: tuple[str, bool]) -> RecordTemplate | None:
+        dialect, has_ended = record
+        trace_type = TraceType.SUB_AFTER if has_ended else TraceType.SUB_BEFORE
+        if self.kind is SpanKind.PRODUCER:
+            trace_type = TraceType.PUB
+        constants = {**self._native, "store_host": store_host}
+        is_plain = self.topic.isprintable()
+        return record_template(dialect, trace_type, constants, _VARYING[trace_type]) if is_plain else None

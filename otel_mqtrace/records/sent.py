@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
-from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.message import (
     BODY_SIZE,
     COST,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.mapping import Attributes
 
 
-_VARYING: Final = ("timestamp_ms", "msg_id", "offset_msg_id", "body_length", "cost_ms")
 _SUCCESS: Final = {semconv.MQTRACE_SUCCESS: True}
 _ENCODED_SUCCESS: Final = encode_attributes(_SUCCESS)
 
@@ -117,12 +115,8 @@ class SentSpan(RecordSpan):
         record = self.record
         if record.headers or not PARTS.isdisjoint(self.__dict__):
             return None
-        plan = record.plan
         place, _ = self.facts
-        try:
-            template = place.templates[dialect, True]
-        except KeyError:
-            template = plan.template(place, dialect, TraceType.PUB, _VARYING)
+        template = place.templates[dialect, True]
         start_ms = record.start_ns // NS_PER_MS
         cost_ms = self.end_ns // NS_PER_MS - start_ms
         if template is None or not 0 <= cost_ms < MAX_COST_MS:
@@ -130,7 +124,7 @@ class SentSpan(RecordSpan):
         text, pick = template
         msg_id = record.msg_id
         body = text % pick((start_ms, msg_id, f"{place.offset_id}{self.offset}", record.body_length or 0, cost_ms))
-        return plan.group, body.encode(), (msg_id,)
+        return record.plan.group, body.encode(), (msg_id,)
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
