@@ -14,7 +14,6 @@ from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
 from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace._workers import Worker
 from otel_mqtrace.spans.exporter_side import ExporterSide
-from otel_mqtrace.spans.loss_ledger import LossWatch
 from otel_mqtrace.spans.queue import WANTS_ERROR, FlushMark, SpanQueue
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.spans.loss_ledger import Ledger, OnDrop
+    from otel_mqtrace.spans.loss_ledger import Ledger
     from otel_mqtrace.spans.queue import LaneStats
     from otel_mqtrace.spans.settings import LaneSettings
 
@@ -46,15 +45,14 @@ class Flush:
 class Lane:
     """Everything between ``offer`` and one exporter, with the additions of :mod:`otel_mqtrace.spans.exporter_side`."""
 
-    def __init__(  # noqa: PLR0913 - collaborators by their names
+    def __init__(
         self,
         exporter: SpanExporter,
         *,
         name: str,
         settings: LaneSettings,
         clock: Clock,
-        ledger: Ledger | None = None,
-        on_drop: OnDrop | None = None,
+        ledger: Ledger,
     ) -> None:
         self.name = name
         self.exporter = exporter
@@ -70,20 +68,19 @@ class Lane:
         self._linger_ns = int(settings.schedule_delay_ms * NS_PER_MS)
         self._clock = clock
         self._ledger = ledger
-        self._on_drop = on_drop
         self._close_by = MonotonicNs(0)
         self._begin()
 
     def _begin(self) -> None:
         """Start from nothing, as a new process does."""
-        ledger, settings = self._ledger, self._settings
-        losses = None if ledger is None else ledger.add_lane(side=self._side.ledger_side, component=self.name)
+        settings = self._settings
+        self._losses = self._ledger.add_lane(side=self._side.ledger_side, component=self.name)
         self._queue: SpanQueue[ReadableSpan] = SpanQueue(
             max_size=settings.max_queue_size,
             batch_size=settings.max_export_batch_size,
             clock=self._clock,
             drop_policy=settings.drop_policy,
-            note=None if losses is None else losses.note,
+            note=self._losses.note,
             wake_worker=self._ensure_worker if settings.background else None,
         )
         self.offer: Callable[[ReadableSpan], bool] = self._queue.offer
@@ -93,7 +90,6 @@ class Lane:
         self._exporting = threading.Lock()
         self._closing = threading.Lock()  # acquired once, by the thread that shuts the exporter down
         self._exporter_closed = threading.Event()
-        self._losses = LossWatch(self.name, on_drop=self._on_drop, ledger=ledger)
         self._flushes: list[Flush] = []  # guarded by the queue's lock
 
     # -- the application's thread ----------------------------------------------------------------------------------

@@ -41,16 +41,31 @@ _LOG_EVERY_NS: Final = 30_000_000_000
 _LAST_WAIT_S: Final = 0.5
 
 
-class LaneLosses:
-    """The losses of one lane. ``note`` is called under the lane's lock, from the application's thread too."""
+OnDrop = Callable[[str, Mapping[str, int]], None]
+"""``on_drop(lane, {reason: spans lost since the last call})``, called by the lane's worker."""
 
-    def __init__(self, *, side: str, component: str) -> None:
+
+class LaneLosses:
+    """The losses of one lane: counted at once, and reported by the lane's worker; never raises.
+
+    ``note`` is called under the lane's lock, from the application's thread too. The log gets one line in thirty seconds
+    at most, with totals, so that a dead peer cannot flood it.
+    """
+
+    def __init__(self, ledger: Ledger, *, side: str, component: str, on_drop: OnDrop | None) -> None:
+        self._ledger = ledger
         self._side = side
         self._component = component
         self._process = f"{socket.gethostname()}:{os.getpid()}"
         self._counts: defaultdict[tuple[Any, ...], int] = defaultdict(int)
         self._resources: dict[int, Resource] = {}
         self.changes = 0
+        self._on_drop = on_drop
+        self._logged = 0
+        self._has_raised = False
+        self._log_next_ns: int | None = None
+        self._reported: dict[str, int] = {}
+        self._looking = threading.RLock()  # a shutdown may look while the lane does, or from a signal handler in here
 
     def note(self, cause: str, span: ReadableSpan) -> None:
         """Count the messages of ``span`` as lost by ``cause``; a span lost at its start has another component."""
@@ -95,6 +110,46 @@ class LaneLosses:
             "count": count,
         }
 
+    # -- reports ---------------------------------------------------------------------------------------------------
+
+    def report(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> None:
+        """Report new losses in ``stats``; ``last``: no later report will follow."""
+        with self._looking:
+            line = self._line(stats, now, last=last)
+            new = {} if self._on_drop is None else self._new_losses(stats)
+        if line is not None:
+            _logger.warning("%s", line)
+        if self._on_drop is not None and new:
+            try:
+                self._on_drop(self._component, new)
+            except Exception:  # the application's own
+                level, self._has_raised = logging.DEBUG if self._has_raised else logging.WARNING, True
+                _logger.log(level, "mqtrace: on_drop of %s raised (logged once)", self._component, exc_info=True)
+        self._ledger.save_due(now, last=last)
+
+    def _line(self, stats: LaneStats, now: MonotonicNs, *, last: bool) -> str | None:
+        """Return the line to log now; ``None``: nothing new was lost, or it is too soon and not the last chance."""
+        total = lost(stats)
+        is_too_soon = self._log_next_ns is not None and now < self._log_next_ns
+        if total <= self._logged or (is_too_soon and not last):
+            return None
+        new, self._logged, self._log_next_ns = total - self._logged, total, now + _LOG_EVERY_NS
+        reasons = {reason: count for reason, count in stats["dropped"].items() if count}
+        if stats["failed"]:
+            reasons["failed"] = stats["failed"]
+        listed = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
+        return (
+            f"mqtrace: {self._component}: {new} spans lost since the last line; totals of {stats['offered']}: {listed}"
+        )
+
+    def _new_losses(self, stats: LaneStats) -> dict[str, int]:
+        """Return what was lost since the last call, by reason; ``stats`` older than the last ones report nothing."""
+        totals = {**stats["dropped"], EXPORT_FAILED: stats["failed"]}
+        new = {reason: total - self._reported.get(reason, 0) for reason, total in totals.items()}
+        new = {reason: count for reason, count in new.items() if count > 0}
+        self._reported |= {reason: totals[reason] for reason in new}
+        return new
+
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
@@ -106,9 +161,12 @@ class Ledger:
     Each process has its file, ``ledger-<host>-<pid>-<hex>.json``, rewritten whole under another name and renamed.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, *, clock: Clock) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | None, *, clock: Clock, on_drop: OnDrop | None = None
+    ) -> None:
         self._directory = None if directory is None else Path(directory).absolute()
         self._clock = clock
+        self._on_drop = on_drop
         self._begin()
 
     def _begin(self) -> None:
@@ -122,7 +180,7 @@ class Ledger:
 
     def add_lane(self, *, side: str, component: str) -> LaneLosses:
         """Add a lane and return its losses, none yet; ``side`` is the side that loses."""
-        lane = LaneLosses(side=side, component=component)
+        lane = LaneLosses(self, side=side, component=component, on_drop=self._on_drop)
         self._lanes.append(lane)
         return lane
 
@@ -168,62 +226,3 @@ class Ledger:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
             raise
-
-
-# -- reports -----------------------------------------------------------------------------------------------------------
-OnDrop = Callable[[str, Mapping[str, int]], None]
-"""``on_drop(lane, {reason: spans lost since the last call})``, called by the lane's worker."""
-
-
-class LossWatch:
-    """Reports what a lane has lost since the last report; never raises.
-
-    The log gets one line in thirty seconds at most, with totals, so that a dead peer cannot flood it.
-    """
-
-    def __init__(self, lane: str, *, on_drop: OnDrop | None = None, ledger: Ledger | None = None) -> None:
-        self._lane = lane
-        self._on_drop = on_drop
-        self._ledger = ledger
-        self._logged = 0
-        self._has_raised = False
-        self._log_next_ns: int | None = None
-        self._reported: dict[str, int] = {}
-        self._looking = threading.RLock()  # a shutdown may look while the lane does, or from a signal handler in here
-
-    def report(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> None:
-        """Report new losses in ``stats``; ``last``: no later report will follow."""
-        with self._looking:
-            line = self._line(stats, now, last=last)
-            new = {} if self._on_drop is None else self._new_losses(stats)
-        if line is not None:
-            _logger.warning("%s", line)
-        if self._on_drop is not None and new:
-            try:
-                self._on_drop(self._lane, new)
-            except Exception:  # the application's own
-                level, self._has_raised = logging.DEBUG if self._has_raised else logging.WARNING, True
-                _logger.log(level, "mqtrace: on_drop of %s raised (logged once)", self._lane, exc_info=True)
-        if self._ledger is not None:
-            self._ledger.save_due(now, last=last)
-
-    def _line(self, stats: LaneStats, now: MonotonicNs, *, last: bool) -> str | None:
-        """Return the line to log now; ``None``: nothing new was lost, or it is too soon and not the last chance."""
-        total = lost(stats)
-        is_too_soon = self._log_next_ns is not None and now < self._log_next_ns
-        if total <= self._logged or (is_too_soon and not last):
-            return None
-        new, self._logged, self._log_next_ns = total - self._logged, total, now + _LOG_EVERY_NS
-        reasons = {reason: count for reason, count in stats["dropped"].items() if count}
-        if stats["failed"]:
-            reasons["failed"] = stats["failed"]
-        listed = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
-        return f"mqtrace: {self._lane}: {new} spans lost since the last line; totals of {stats['offered']}: {listed}"
-
-    def _new_losses(self, stats: LaneStats) -> dict[str, int]:
-        """Return what was lost since the last call, by reason; ``stats`` older than the last ones report nothing."""
-        totals = {**stats["dropped"], EXPORT_FAILED: stats["failed"]}
-        new = {reason: total - self._reported.get(reason, 0) for reason, total in totals.items()}
-        new = {reason: count for reason, count in new.items() if count > 0}
-        self._reported |= {reason: totals[reason] for reason in new}
-        return new

@@ -104,16 +104,9 @@ class MqTraceSpanProcessor(SpanProcessor):
             linger_from=linger_from,
             background=background,
         )
-        self._ledger = Ledger(ledger_dir or Settings.from_env().ledger_dir, clock=self._clock)
+        self._ledger = Ledger(ledger_dir or Settings.from_env().ledger_dir, clock=self._clock, on_drop=on_drop)
         self.lanes = tuple(
-            Lane(
-                exporter,
-                name=name,
-                settings=self.settings,
-                clock=self._clock,
-                ledger=self._ledger,
-                on_drop=on_drop,
-            )
+            Lane(exporter, name=name, settings=self.settings, clock=self._clock, ledger=self._ledger)
             for name, exporter in _named(exporters).items()
         )
         self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)

@@ -8,6 +8,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_mqtrace.spans.lane import Lane
+from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.spans.settings import LaneSettings
 from otel_mqtrace.testing import ManualClock
 
@@ -72,11 +73,13 @@ class Hanging(Scripted):
 
 def lane_of(exporter, *, clock=None, background=False, **settings):
     """A lane without a thread unless asked for, on a clock that stands still unless given."""
+    clock = clock or ManualClock()
     return Lane(
         exporter,
         name="test",
         settings=LaneSettings(background=background, **settings),
-        clock=clock or ManualClock(),
+        clock=clock,
+        ledger=Ledger(None, clock=clock),
     )
 
 

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, LaneLosses, Ledger, LossWatch
+from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, Ledger
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.queue import EXPORT_FAILED, QUEUE_FULL, ExportOutcome
 from otel_mqtrace.testing import ManualClock
@@ -28,8 +28,12 @@ def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attribut
     )
 
 
+def lane_losses(*, side="native", component="X", **options):
+    return Ledger(None, clock=ManualClock(), **options).add_lane(side=side, component=component)
+
+
 def test_row_has_side_component_bucket_and_cause():
-    losses = LaneLosses(side="native", component="NativeKafkaSpanExporter")
+    losses = lane_losses(component="NativeKafkaSpanExporter")
     losses.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: "billing"}))
     (row,) = losses.rows()
     assert row == {
@@ -47,7 +51,7 @@ def test_row_has_side_component_bucket_and_cause():
 
 def _rows(*losses):
     """Note losses of a cause, with the attributes of each lost span; return the rows of the ledger."""
-    lane = LaneLosses(side="native", component="X")
+    lane = lane_losses()
     for cause, lost in losses:
         lane.note(cause, lost_span(**lost))
     return lane.rows()
@@ -104,7 +108,7 @@ def test_ledger_is_limited_and_keeps_the_count(most, lost):
 
 @pytest.mark.parametrize("nonsense", [object(), lost_span(resource=None)])
 def test_object_that_is_not_a_span_is_ignored(nonsense):
-    losses = LaneLosses(side="otlp", component="X")
+    losses = lane_losses(side="otlp")
     losses.note("queue_full", nonsense)
     losses.note("queue_full", lost_span())
     assert sum(row["count"] for row in losses.rows()) >= 1
@@ -265,11 +269,11 @@ def test_exception_of_the_loss_callback_is_logged_once(caplog):
 
 def test_losses_reported_out_of_order_are_passed_once():
     calls = []
-    watch = LossWatch("lane", on_drop=lambda _lane, lost: calls.append(dict(lost)))
+    losses = lane_losses(on_drop=lambda _lane, lost: calls.append(dict(lost)))
     older = {"offered": 3, "exported": 0, "dropped": {QUEUE_FULL: 2}, "failed": 0, "pending": 1}
     newer = {"offered": 4, "exported": 0, "dropped": {QUEUE_FULL: 3}, "failed": 0, "pending": 1}
     for stats in (newer, older, newer):
-        watch.report(stats, MonotonicNs(0))
+        losses.report(stats, MonotonicNs(0))
     assert calls == [{QUEUE_FULL: 3}]
 
 
