@@ -23,6 +23,7 @@ from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.hooks.guard import OnceFlag
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from otel_mqtrace.spans.settings import processor_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,9 +152,7 @@ class ProviderBinding:
     def _processor(self, exporters: list[SpanExporter]) -> MqTraceSpanProcessor:
         settings = self._settings
         options: dict[str, Any] = {
-            "max_queue_size": settings.queue_size,
-            "max_export_batch_size": settings.batch_size,
-            "schedule_delay_millis": settings.linger_ms,
+            **processor_options(settings),
             "ledger_dir": settings.ledger_dir,
             "meter_provider": self._meter_provider or metrics.get_meter_provider(),
         }

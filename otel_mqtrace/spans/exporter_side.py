@@ -54,7 +54,7 @@ class ExporterSide:
         self._take_outcome: Callable[[], ExportOutcome | None] | None = getattr(exporter, "take_outcome", None)
         self._on_idle: Callable[[], None] | None = getattr(exporter, "on_idle", None)
         takes_timeout = _takes_timeout(exporter.export)
-        self._export_arguments = {"timeout_millis": settings.export_timeout_ms} if takes_timeout else {}
+        self._export_arguments = {"timeout_millis": settings.export_timeout_millis} if takes_timeout else {}
 
     def export(self, spans: list[ReadableSpan]) -> ExportOutcome:
         """Export ``spans``, one batch or several full ones, and return their outcome."""

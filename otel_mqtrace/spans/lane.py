@@ -65,7 +65,7 @@ class Lane:
         self.capacity = settings.max_queue_size
         self.on_exported: Callable[[int, bool], None] | None = None
         self._settings = settings
-        self._linger_ns = int(settings.schedule_delay_ms * NS_PER_MS)
+        self._linger_ns = int(settings.schedule_delay_millis * NS_PER_MS)
         self._clock = clock
         self._ledger = ledger
         self._close_by = MonotonicNs(0)

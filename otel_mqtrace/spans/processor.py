@@ -97,9 +97,9 @@ class MqTraceSpanProcessor(SpanProcessor):
         self.settings: LaneSettings = resolve(
             max_queue_size=max_queue_size,
             max_export_batch_size=max_export_batch_size,
-            schedule_delay_ms=schedule_delay_millis,
-            export_timeout_ms=export_timeout_millis,
-            shutdown_timeout_ms=shutdown_timeout_millis,
+            schedule_delay_millis=schedule_delay_millis,
+            export_timeout_millis=export_timeout_millis,
+            shutdown_timeout_millis=shutdown_timeout_millis,
             drop_policy=drop_policy,
             linger_from=linger_from,
             background=background,
@@ -216,7 +216,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             ``True`` only if all of it was exported in time and the exporters' own ``force_flush`` agreed.
         """
         self._notice_fork()
-        deadline = self._deadline(self.settings.export_timeout_ms if timeout_millis is None else timeout_millis)
+        deadline = self._deadline(self.settings.export_timeout_millis if timeout_millis is None else timeout_millis)
         flushes = [lane.request_flush(deadline) for lane in self.lanes]
         done = [lane.await_flush(flush) for lane, flush in zip(self.lanes, flushes, strict=True)]
         return all(done)  # awaited first: a lane that failed must not cut the others short
@@ -231,7 +231,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         if self._shut:
             return
         self._shut = True
-        deadline = self._deadline(self.settings.shutdown_timeout_ms if timeout_millis is None else timeout_millis)
+        deadline = self._deadline(self.settings.shutdown_timeout_millis if timeout_millis is None else timeout_millis)
         for lane in self.lanes:
             lane.close(deadline)
         try:
@@ -277,7 +277,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             alive = reference()
             if alive is not None:
                 try:
-                    alive.force_flush(alive.settings.shutdown_timeout_ms)
+                    alive.force_flush(alive.settings.shutdown_timeout_millis)
                 finally:
                     for lane in alive.lanes:
                         lane.give_up()

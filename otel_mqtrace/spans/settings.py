@@ -26,19 +26,19 @@ LingerFrom = Literal["arrival", "last_batch"]
 
 @dataclass(frozen=True, kw_only=True)
 class LaneSettings:
-    """How a lane batches.
+    """How a lane batches; the fields are arguments of the processor.
 
     A longer queue survives longer stalls of the peer and costs memory. A larger batch costs latency and saves requests.
-    A longer ``schedule_delay_ms`` fills batches better and shows spans later; it counts from the oldest span's
+    A longer ``schedule_delay_millis`` fills batches better and shows spans later; it counts from the oldest span's
     ``arrival`` or, ``linger_from="last_batch"``, from the time the last batch left. Without ``background`` spans leave
     by ``run_once``, ``force_flush`` and ``shutdown`` only, in the calling thread.
     """
 
     max_queue_size: int = QUEUE_SIZE
     max_export_batch_size: int = BATCH_SIZE
-    schedule_delay_ms: float = LINGER_MS
-    export_timeout_ms: float = 30_000
-    shutdown_timeout_ms: float = 30_000
+    schedule_delay_millis: float = LINGER_MS
+    export_timeout_millis: float = 30_000
+    shutdown_timeout_millis: float = 30_000
     drop_policy: DropPolicy = "newest"
     linger_from: LingerFrom = "arrival"
     background: bool = True
@@ -57,8 +57,7 @@ def refuse_wrong(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         right, expected = _EXPECTED.get(name, _ANYTHING)
         if not right(value):
-            argument = f"{name.removesuffix('_ms')}_millis" if name.endswith("_ms") else name
-            raise ValueError(f"{argument} must be {expected}, not {value!r}")
+            raise ValueError(f"{name} must be {expected}, not {value!r}")
 
 
 def _is_count(value: object) -> bool:
@@ -79,17 +78,17 @@ _ANYTHING: Final = (lambda _value: True, "anything")
 _EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "max_queue_size": _COUNT,
     "max_export_batch_size": _COUNT,
-    "schedule_delay_ms": (_is_delay, "a number of milliseconds above 0"),
-    "export_timeout_ms": _DURATION,
-    "shutdown_timeout_ms": _DURATION,
+    "schedule_delay_millis": (_is_delay, "a number of milliseconds above 0"),
+    "export_timeout_millis": _DURATION,
+    "shutdown_timeout_millis": _DURATION,
     "drop_policy": (("newest", "oldest").__contains__, "'newest' or 'oldest'"),
     "linger_from": (("arrival", "last_batch").__contains__, "'arrival' or 'last_batch'"),
 }
 _BSP_NAMES: Final[Mapping[str, str]] = {
     "max_queue_size": "OTEL_BSP_MAX_QUEUE_SIZE",
     "max_export_batch_size": "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
-    "schedule_delay_ms": "OTEL_BSP_SCHEDULE_DELAY",
-    "export_timeout_ms": "OTEL_BSP_EXPORT_TIMEOUT",
+    "schedule_delay_millis": "OTEL_BSP_SCHEDULE_DELAY",
+    "export_timeout_millis": "OTEL_BSP_EXPORT_TIMEOUT",
 }
 """OpenTelemetry's own names (``sdk-environment-variables`` of the specification), counts and milliseconds."""
 
@@ -103,26 +102,24 @@ def resolve(**given: Any) -> LaneSettings:
     chosen = {name: value for name, value in given.items() if value is not None}
     refuse_wrong(chosen)  # before a warning about sizes that do not fit
     ours = Settings.from_env()
-    from_environment = (
-        _from_bsp()
-        | _from_preset(ours.preset)
-        | {
-            name: value
-            for name, value in (
-                ("max_queue_size", ours.queue_size),
-                ("max_export_batch_size", ours.batch_size),
-                ("schedule_delay_ms", ours.linger_ms),
-            )
-            if value is not None
-        }
-    )
     sizes = {"max_queue_size": QUEUE_SIZE, "max_export_batch_size": BATCH_SIZE}
-    merged: dict[str, Any] = {**sizes, **from_environment, **chosen}
+    of_preset = PRESETS.get(ours.preset or "", {})
+    merged: dict[str, Any] = {**sizes, **_from_bsp(), **of_preset, **processor_options(ours), **chosen}
     if not sizes.keys() <= chosen.keys():
         merged["max_export_batch_size"] = fit_batch(merged["max_export_batch_size"], merged["max_queue_size"])
     if "max_export_batch_size" not in chosen:
         merged["max_export_batch_size"] = _cap_batch(ours.preset, merged["max_export_batch_size"])
     return LaneSettings(**merged)
+
+
+def processor_options(settings: Settings) -> dict[str, Any]:
+    """Return the arguments of the processor that ``settings`` have."""
+    named = {
+        "max_queue_size": settings.queue_size,
+        "max_export_batch_size": settings.batch_size,
+        "schedule_delay_millis": settings.linger_ms,
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
@@ -166,10 +163,6 @@ def preset_options(name: str, **overrides: Any) -> dict[str, Any]:
 
 def _cap_batch(preset: str | None, size: int) -> int:
     return min(size, _ROCKETMQ5_BATCH_CAP) if preset == "rocketmq5" else size
-
-
-def _from_preset(preset: str | None) -> dict[str, Any]:
-    return {name.replace("_millis", "_ms"): value for name, value in PRESETS.get(preset or "", {}).items()}
 
 
 def _from_bsp() -> dict[str, int]:

@@ -29,7 +29,9 @@ def _offer(lane, *names):
 def test_delay_may_count_from_the_last_batch():
     """RocketMQ since 5.3.1: at once after a quiet time, then not before 5000 ms are over, unless a batch is full."""
     exporter, clock = Scripted(), ManualClock()
-    lane = lane_of(exporter, clock=clock, max_export_batch_size=10, schedule_delay_ms=5000, linger_from="last_batch")
+    lane = lane_of(
+        exporter, clock=clock, max_export_batch_size=10, schedule_delay_millis=5000, linger_from="last_batch"
+    )
     _offer(lane, "first")
     assert lane.run_once(clock.monotonic_ns()) == 1
     clock.advance(ms=4_000)

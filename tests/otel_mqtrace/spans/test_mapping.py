@@ -196,12 +196,12 @@ def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():
 
 def test_default_settings_are_those_of_the_contract():
     settings = MqTraceSpanProcessor(Scripted()).settings
-    assert (settings.export_timeout_ms, settings.shutdown_timeout_ms) == (30_000, 30_000)
+    assert (settings.export_timeout_millis, settings.shutdown_timeout_millis) == (30_000, 30_000)
     assert (_batching(settings), settings.drop_policy) == ((2048, 100, 500, "arrival"), "newest")
 
 
 def _batching(settings):
-    return settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms, settings.linger_from
+    return settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_millis, settings.linger_from
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_environment_is_used_without_arguments(monkeypatch, caplog, wrong):
     monkeypatch.setenv("MQTRACE_QUEUE_SIZE", "400")
     monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
     settings = MqTraceSpanProcessor(Scripted(), schedule_delay_millis=70).settings
-    assert (settings.max_queue_size, settings.export_timeout_ms, settings.schedule_delay_ms) == (400, 7000, 70)
+    assert (settings.max_queue_size, settings.export_timeout_millis, settings.schedule_delay_millis) == (400, 7000, 70)
     (warning,) = caplog.messages
     assert warning.startswith(
         f"mqtrace: OTEL_BSP_SCHEDULE_DELAY = {wrong!r}: a number of milliseconds above 0 was expected"
