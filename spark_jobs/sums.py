@@ -18,15 +18,15 @@ _RULE: Final = "sum"
 
 
 def by(rule: Callable[[Sequence[Any]], Any]) -> dict[str, Any]:
-    """Return the metadata of a dataclass field whose values ``rule`` makes one of."""
+    """Return the metadata of a dataclass field; ``rule`` makes one value of those that several parts have."""
     return {_RULE: rule}
 
 
 def sum_of(kind: type[_Part], parts: Iterable[Any]) -> _Part:
-    """Return the sum of parts of one dataclass; without any, ``kind()``.
+    """Return the sum of instances of the dataclass ``kind``; of none it is ``kind()``.
 
-    Numbers and counters are added, tuples and tables joined, dictionaries added key by key. A class with ``merge`` and
-    a field with a rule (:func:`by`) are added up by that.
+    Numbers and counters are added, tuples and tables joined, dictionaries added key by key. A class with ``merge`` is
+    added up by that, a field with a rule (:func:`by`) by its rule. The sum of one is itself, not a copy.
     """
     some = list(parts)
     found: _Part = _add_up(some) if some else kind()

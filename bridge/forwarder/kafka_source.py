@@ -203,7 +203,8 @@ def read_ranges(
     """Yield batches of messages, perhaps empty, with the positions behind them, until each position is at its end.
 
     ``ranges`` maps topic and partition to the first offset and the one behind the last. Markers of transactions are
-    passed over; messages beyond an end may come too. ``failure`` makes the error of a broker's, ``None`` is silence.
+    passed over; messages beyond an end may come too. ``failure`` returns the exception for a broker's error, or for its
+    silence (``None``).
 
     Raises:
         PeerError: what ``failure`` returns.

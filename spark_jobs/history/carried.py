@@ -96,7 +96,7 @@ class CarriedOver:
         counts: events left open.
         read_again: carried events among the fresh ones.
         by_position: carried spans whose only message id is its position.
-        not_read_again: the first of the inputs with events that are not among the fresh ones.
+        not_read_again: the first input, by path, with a carried event that is not among the fresh ones.
     """
 
     files: tuple[str, ...] = ()

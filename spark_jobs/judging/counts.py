@@ -108,9 +108,9 @@ def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
     if not len(verdicts["status"]):
         return tally
     event = NullableInts.of(verdicts["event_ms"]).believable()
-    keys = {name: verdicts[name] for name in (*_WORDS, "on_native", "on_otlp")} | _age_bands(verdicts, event, how)
+    words = {name: verdicts[name] for name in (*_WORDS, "on_native", "on_otlp")} | _age_bands(verdicts, event, how)
     sums = {name: verdicts[name] for name in COUNTS}
-    for row in _group(keys, sums):
+    for row in _group(words, sums):
         add_judgement(tally, row)
     starts = NullableInts(event.values // how.width_ms * how.width_ms, event.known).to_arrow()
     for row in _group({"start_ms": starts, "status": verdicts["status"], "reason": verdicts["reason"]}):
@@ -118,20 +118,20 @@ def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
             tally.buckets.setdefault(row["start_ms"], Counter())[row["status"], row["reason"]] += row["keys"]
     inside = pa.array(~equals(verdicts["status"], Status.OUT_OF_SCOPE.value))
     maps = verdicts["field_verdicts"].filter(inside).drop_null()
-    names, words = opened(maps, maps.keys, maps.items)[1]
-    for row in _group({"name": names, "verdict": words}):
+    names, found = opened(maps, maps.keys, maps.items)[1]
+    for row in _group({"name": names, "verdict": found}):
         tally.fields[row["name"]][row["verdict"]] += row["keys"]
     return tally
 
 
-def _group(keys: Mapping[str, Column], sums: Mapping[str, Column] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield each distinct combination of ``keys``, how many ``keys`` have it, and their ``sums``."""
+def _group(words: Mapping[str, Column], sums: Mapping[str, Column] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield each distinct row of ``words``, the number of such rows as ``keys``, and the totals of their ``sums``."""
     sums = sums or {}
     measures: list[Any] = [([], "count_all"), *((name, "sum") for name in sums)]
-    found = pa.table({**keys, **sums}).group_by(list(keys), use_threads=False).aggregate(measures)
-    columns = (found[name].to_pylist() for name in (*keys, "count_all", *(f"{name}_sum" for name in sums)))
+    found = pa.table({**words, **sums}).group_by(list(words), use_threads=False).aggregate(measures)
+    columns = (found[name].to_pylist() for name in (*words, "count_all", *(f"{name}_sum" for name in sums)))
     for row in zip(*columns, strict=True):
-        yield dict(zip((*keys, "keys", *sums), row, strict=True))
+        yield dict(zip((*words, "keys", *sums), row, strict=True))
 
 
 def sort_tally(tally: Tally) -> Tally:

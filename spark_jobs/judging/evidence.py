@@ -153,7 +153,7 @@ def _as_texts(column: Column) -> list[str]:
 
 
 Hosts = dict["str | None", Instance]
-"""By client host; of several services the greatest."""
+"""By client host."""
 
 
 def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]) -> Hosts:

@@ -165,9 +165,8 @@ def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
         return f"nothing is settled in the window: widen it{_OR_COMPLETE if unsettled else ''}"
     if unsettled and (facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms):
         return (
-            f"no event is older than the grace of {policy.grace_ms / _MS_PER_S:g} s before the side that ends first, "
-            f"and {unsettled} one-sided keys may still get their other half: add more data"
-            f"{_OR_COMPLETE}"
+            f"no event lies more than the grace of {policy.grace_ms / _MS_PER_S:g} s before the end of the side that "
+            f"ends first, and {unsettled} one-sided keys may still get their other half: add more data{_OR_COMPLETE}"
         )
     return None
 

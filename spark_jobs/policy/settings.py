@@ -141,7 +141,7 @@ class Setting:
 def _key(
     read: Callable[[Any, str], Any], description: str, default: Any = MISSING, *, example: str | None = None
 ) -> Any:
-    """Return the field of a dataclass that a key of the file sets; a duration's key lacks the unit of its name."""
+    """Return a dataclass field that a key of the file sets; the key has its name, for a duration without ``_ms``."""
     return field(default=default, metadata={"read": read, "description": description, "example": example})
 
 
@@ -195,7 +195,7 @@ class Tolerances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRule:
-    """How a compared field is judged; without a tolerance as the profile has it."""
+    """How a compared field is judged; a tolerance of ``None`` is the profile's."""
 
     severity: str = _key(
         _choice("severity", "fail", "warn", "ignore"),

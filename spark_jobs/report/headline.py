@@ -171,6 +171,6 @@ def describe_scope(result: Result) -> str:
 def describe_carried(result: Result) -> str:
     """Return what earlier runs of the history left open; nothing if that is nothing."""
     carried = result.inputs.native.carried + result.inputs.otlp.carried
-    absent = f", some in input that this run was not given ({result.carried_from})" if result.carried_from else ""
+    absent = f", some in input that this run did not read ({result.carried_from})" if result.carried_from else ""
     left = f"included: {plural(carried, 'event')} that earlier runs left open{absent}"
     return f"{left}; name another --history to start over" if carried else ""

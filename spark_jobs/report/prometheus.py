@@ -94,13 +94,12 @@ class _Run:
             family = GaugeMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
             alike: Counter[tuple[str, ...]] = Counter()
             for labels, value in flatten_labels(values[metric.name]):
-                if value is None or math.isnan(value):
-                    continue
                 shown = [visible(label) for label in labels]
-                alike[tuple(shown)] += 1
+                alike[tuple(shown)] += 1  # also of an unknown value: a group has the same number in every metric
                 if (number := alike[tuple(shown)]) > 1:  # of two equal series Prometheus refuses the whole file
                     shown[0] += f" ({number})"
-                family.add_metric(shown, _round(value))
+                if value is not None and not math.isnan(value):
+                    family.add_metric(shown, _round(value))
             if family.samples:
                 yield family
 
@@ -119,7 +118,7 @@ def _round(value: float) -> float:
 
 
 def read_values(result: Result) -> dict[str, Any]:
-    """Return the value of each metric by name; where it has labels, a dictionary by these, nested or by tuples."""
+    """Return the value of each metric by name; one with labels is a dictionary, nested or with tuples as keys."""
     groups, others = split_heaviest(result.groups, "deliveries", MOST_GROUPS)
     losses = result.loss.items()
     return {

@@ -48,7 +48,7 @@ def test_long_topic_is_folded_on_a_terminal_and_never_cut(width):
     [
         ({"truncated_tails": 1}, "cut off at the end: 1 otlp input"),
         ({"carried": 8}, "included: 8 events that earlier runs left open; name another --history to start over"),
-        ({"carried": 1}, "open, some in input that this run was not given (old.jsonl); name another --history to"),
+        ({"carried": 1}, "open, some in input that this run did not read (old.jsonl); name another --history to"),
     ],
 )
 def test_what_was_cut_off_or_left_open_is_named_before_the_losses(counts, remark):

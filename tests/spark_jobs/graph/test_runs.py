@@ -95,11 +95,21 @@ def recorded(tmp_path_factory):
         sources = {side: (str(DUAL / "app-4.9.8-dup" / f"{side}.jsonl"),) for side in sides}
         return run(ReconcileOptions(**sources, out=tmp_path_factory.mktemp("app"), grace_ms=0, native_writer="mqtrace"))
 
-    return {sides: draw(*sides) for sides in (("otlp",), ("native", "otlp"))}
+    return {sides: draw(*sides) for sides in (("native",), ("otlp",), ("native", "otlp"))}
 
 
 def sums(graph, kind: str, name: str) -> int:
     return sum(getattr(edge, name) for edge in graph.edges_of(kind))
+
+
+def test_native_records_alone_give_producer_groups_topics_and_consumer_groups(recorded):
+    graph = recorded["native",]
+    assert (graph.sides, sums(graph, "publish", "count"), sums(graph, "consume", "count")) == (("native",), 115, 222)
+    kinds = {node.kind: node for node in graph.nodes}
+    assert not any(node.services for node in graph.nodes)
+    assert kinds["consumer_group"].name.startswith("CG_")
+    unknown = [edge for edge in graph.edges if edge.source == "topic:"]
+    assert sum(edge.messages for edge in unknown) == sum(edge.never_published for edge in unknown) > 0
 
 
 def test_both_sides_count_every_send_and_delivery_once(recorded):
