@@ -201,11 +201,8 @@ class OtlpSpanExporter(SpanExporter):
             lost |= dict.fromkeys((spans.start + each for each in errors), ENCODE_ERROR)
             sent = (each for each in spans if each not in lost)
             lost |= dict.fromkeys([*islice(sent, self._rejected)], EXPORT_FAILED)  # a reply does not say which
-        reasons = Counter(lost.values())
-        failed = reasons.pop(EXPORT_FAILED, 0)
-        exported = position - failed - reasons.total()
-        self._outcome = ExportOutcome(exported=exported, failed=failed, dropped=dict(reasons), lost=lost)
-        return SpanExportResult.FAILURE if failed else SpanExportResult.SUCCESS
+        self._outcome = outcome = ExportOutcome.of(position, lost)
+        return SpanExportResult.FAILURE if outcome.failed else SpanExportResult.SUCCESS
 
     def _read_reply(self, reply: bytes) -> bytes:
         self._rejected, reason = read_partial_success(reply)

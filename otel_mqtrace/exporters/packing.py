@@ -299,7 +299,6 @@ class SpanPacker:
         lost = list(undelivered)
         failed = {origin for message in lost for origin in message.origins}
         refused = {origin: reason for origin, reason in packed.refused.items() if origin not in failed}
-        dropped = Counter(refused.values())
         self.counts.spans += spans
         self.counts.messages += len(packed.messages)
         self.counts.undelivered_messages += len(lost)
@@ -307,12 +306,7 @@ class SpanPacker:
         self.counts.replaced += packed.replaced
         self.counts.keys_left_out += packed.keys_left_out
         self.counts.refused.update(packed.refused.values())
-        return ExportOutcome(
-            exported=spans - len(failed) - dropped.total(),
-            failed=len(failed),
-            dropped=dict(dropped),
-            lost={**dict.fromkeys(failed, EXPORT_FAILED), **refused},
-        )
+        return ExportOutcome.of(spans, dict.fromkeys(failed, EXPORT_FAILED) | refused)
 
     def after_fork(self) -> None:
         """Count from zero in a child."""

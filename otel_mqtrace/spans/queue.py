@@ -7,7 +7,7 @@ span that reached one exporter may be lost on the way to the other.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
@@ -16,6 +16,8 @@ from otel_mqtrace._clock import MonotonicNs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    from typing_extensions import Self
 
     from otel_mqtrace._clock import Clock
 
@@ -62,6 +64,13 @@ class ExportOutcome:
     failed: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spans: int, lost: Mapping[int, str]) -> Self:
+        """Return the outcome of so many ``spans``; ``lost`` names every lost one, a failed one by ``EXPORT_FAILED``."""
+        dropped = Counter(lost.values())
+        failed = dropped.pop(EXPORT_FAILED, 0)
+        return cls(exported=spans - len(lost), failed=failed, dropped=dict(dropped), lost=lost)
 
     @property
     def total(self) -> int:
