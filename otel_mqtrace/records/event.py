@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, WritableRecordSpan
-from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes, encode_links
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from opentelemetry.trace import Link, SpanContext, SpanKind, TraceState
+    from opentelemetry.trace import Link, SpanContext, TraceState
 
-    from otel_mqtrace.records.span import NativeRecord
-
-
-class SpanShape:
-    """What all spans of one name and kind of a tracer share."""
-
-    constants: Final[Mapping[str, Any]] = {}
-
-    def __init__(self, tracer: Any, name: str, kind: SpanKind) -> None:
-        self.tracer = tracer
-        self.name = name
-        self.kind = kind
-        self.head = delimited(5, text_bytes(name)) + tag(6, VARINT) + varint(kind.value + 1)
+    from otel_mqtrace.records.span import NativeRecord, SpanShape
 
 
 class Event(NamedTuple):

@@ -9,8 +9,9 @@ from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.records.span import SpanShape
 from otel_mqtrace.wire.native.encode import RecordTemplate, record_template
-from otel_mqtrace.wire.otlp.protobuf import VARINT, BoundedCache, delimited, tag, text_bytes, varint
+from otel_mqtrace.wire.otlp.protobuf import BoundedCache
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Place(NamedTuple):
     """The attributes by name, those of the plan included."""
 
 
-class Plan:
+class Plan(SpanShape):
     """The common fields of all messages of one client and topic.
 
     ``state`` is the tracer's that the plan was made for; another state needs another plan. ``constants`` and ``native``
@@ -84,19 +85,15 @@ class Plan:
         make_batch: Callable[[Any], Any] | None = None,
         retry_header: str = "",
     ) -> None:
+        super().__init__(state.tracer, f"{verb} {topic}", kind, constants)
         self.topic = topic
-        self.kind = kind
         self.state = state
-        self.tracer = state.tracer
-        self.name = f"{verb} {topic}"
-        self.constants = dict(constants)
         self.region_id = constants.get(semconv.MQTRACE_REGION_ID)
         self.group = topic, str(self.region_id)
         """What its native records are grouped by: topic and region."""
         self.make_batch: Any = make_batch
         self.retry_header = retry_header
         self.new_id = new_id
-        self.head = delimited(5, text_bytes(self.name)) + tag(6, VARINT) + varint(kind.value + 1)
         self._native = {
             "region_id": self.region_id,
             "group_name": constants.get(semconv.MQTRACE_GROUP_NAME),

@@ -19,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode
-from otel_mqtrace.wire.otlp.protobuf import delimited, text_bytes
+from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
 from otel_mqtrace.wire.otlp.sdk_spans import END, PARENT_ID, SPAN_FLAGS, SPAN_ID, START, TRACE_ID, pack_times
 
 if TYPE_CHECKING:
@@ -167,6 +167,19 @@ PARTS: Final = frozenset(
     }
 )
 """The attributes of an instance of which a part was read, and may have been changed."""
+
+
+class SpanShape:
+    """What all spans of one name and kind of a tracer share."""
+
+    def __init__(
+        self, tracer: Any, name: str, kind: SpanKind, constants: Mapping[str, AttributeValue] | None = None
+    ) -> None:
+        self.tracer = tracer
+        self.name = name
+        self.kind = kind
+        self.constants = dict(constants or {})
+        self.head = delimited(5, text_bytes(name)) + tag(6, VARINT) + varint(kind.value + 1)
 
 
 class RecordSpan(ReadableSpan):

@@ -341,6 +341,14 @@ def test_exporter_with_a_full_spool_counts_the_newest_as_failed(traced, tmp_path
     assert stats["failed"] == 5 - stats["exported"] > 0
 
 
+def test_span_that_cannot_be_encoded_is_logged_as_lost_beside_a_spool(traced, tmp_path, caplog):
+    processor, trace = traced(exporter_of(NOWHERE, tmp_path))
+    trace(pub(0, body_length=2**40))
+    processor.force_flush()
+    assert processor.stats()[NAME]["dropped"]["encode_error"] == 1
+    assert "native traces are not delivered" in caplog.text
+
+
 def test_unusable_spool_is_logged_and_the_exporter_works(kafka, exported, arrived, tmp_path, caplog):
     (tmp_path / "taken").write_text("")
     exporter = exporter_of(kafka.bootstrap_servers, tmp_path / "taken", export_timeout_millis=10_000)
