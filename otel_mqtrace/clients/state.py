@@ -111,8 +111,7 @@ class ActiveTracing:
                 return None
             if on_new_client is not None:
                 on_new_client()
-            state = kind.of_client(client)
-            attach_state(client, state)
+            state = attach_state(client, kind.of_client(client))
         if state.tracing is not tracing:
             state.bind(tracing)
         return state
@@ -123,11 +122,16 @@ def known_state(client: Any) -> Any:
     return getattr(client, STATE, None)
 
 
-def attach_state(client: Any, state: Any) -> None:
-    """Keep ``state`` on the client. ``state.abandon`` is its finaliser: it may only defer what is open."""
-    client.__dict__[STATE] = state
-    with suppress(TypeError):  # __slots__ without __weakref__
-        when_collected(client, state.abandon)
+def attach_state(client: Any, state: _S) -> _S:
+    """Keep ``state`` on the client, unless another thread has been first; return the one that is kept.
+
+    ``state.abandon`` is the client's finaliser: it may only defer what is open.
+    """
+    kept: _S = client.__dict__.setdefault(STATE, state)
+    if kept is state:
+        with suppress(TypeError):  # __slots__ without __weakref__
+            when_collected(client, state.abandon)
+    return kept
 
 
 MAX_MESSAGES: Final = 10_000
@@ -277,8 +281,9 @@ class MessageRegistry:
         entry = self._entries.get(key)
         if entry is not None and entry[:_OWNER] == position:
             return key, entry
-        latest = list(islice(reversed(self._entries.items()), _COPIED_SOON))
-        same = [each for each in latest if each[1][_OFFSET] == position[_OFFSET] and each[1][:_OWNER] == position]
+        latest = list(islice(reversed(self._entries), _COPIED_SOON))  # keys: making pairs may start the collector
+        known = ((each, entry) for each in latest if (entry := self._entries.get(each)) is not None)
+        same = [each for each in known if each[1][_OFFSET] == position[_OFFSET] and each[1][:_OWNER] == position]
         return same[0] if len({each[_OWNER] for _, each in same}) == 1 else None
 
     def _remove_owner(self, owner: int) -> None:

@@ -94,7 +94,7 @@ def open_stock_exporter(
         if protocol == HTTP:
             from otel_mqtrace.exporters.http_session import CheckingSession, RepeatingSession  # noqa: PLC0415 - optional extra
 
-            find_session = getattr(module, "_load_session_from_envvar", str)  # since release 1.37
+            find_session = getattr(module, "_load_session_from_envvar", lambda _: None)  # since release 1.37
             session: Any = given.get("session") or find_session(_CREDENTIAL_PROVIDER) or RepeatingSession()
             given["session"] = CheckingSession(session, read_reply, on_error)
     except ImportError as error:

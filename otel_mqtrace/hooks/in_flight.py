@@ -156,8 +156,13 @@ class TaskDeliveries:
                 delivery.finish(code, failure)
 
     def _remove(self, is_over: Callable[[Delivery], bool]) -> list[Delivery]:
-        over = [delivery for delivery in list(self._deliveries) if is_over(delivery)]
-        self._deliveries = [delivery for delivery in self._deliveries if delivery not in over]
+        over = []
+        for delivery in filter(is_over, list(self._deliveries)):
+            try:
+                self._deliveries.remove(delivery)  # in place: another thread may add to the list meanwhile
+            except ValueError:  # another thread ends it
+                continue
+            over.append(delivery)
         return over
 
 

@@ -169,7 +169,7 @@ class ProcessSpan(SingleEnd):
     def otel_ctx(self) -> Context:
         """The context to be current while the messages are handled."""
         if self._otel_ctx is None:
-            self._otel_ctx = processing_context(self.process_ctx, self.handling)  # self: a reference cycle
+            self._otel_ctx = processing_context(self.process_ctx, self.handling)  # `self` would be a reference cycle
         return self._otel_ctx
 
     @property

@@ -367,9 +367,8 @@ class RecordingHook(ClientHook):
         """Return a new plan of ``topic`` for this state; ``None`` for a topic that is not traced."""
         if self._tracing.is_excluded(topic):
             return None
-        if (
-            len(self._plans) >= MAX_TOPICS
-        ):  # without the oldest, or all, more topics used in turn would never find a plan
+        if len(self._plans) >= MAX_TOPICS:
+            # every 16th: if the oldest or all were dropped, 4,097 topics used in turn would never find a plan
             for each in list(self._plans)[::16]:
                 self._plans.pop(each, None)
         plan = self._plans[topic] = self._make_plan(topic, state, leaders)

@@ -125,5 +125,7 @@ class ConsumerState(AnyConsumerState):
             return False
         calls.append(call)
         call.enter()
+        if call not in calls:  # another thread has ended it meanwhile
+            call.leave()
         registry.remember(id(message), (topic, partition, offset, self.number, call.ids or call, False))
         return True

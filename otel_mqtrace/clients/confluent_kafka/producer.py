@@ -140,7 +140,9 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     return _recorded_produce(original, produce_with_span)
 
 
-def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one call
+    original: Callable[..., Any], produce_with_span: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return the C code's ``produce`` for the ordinary send, which is recorded; others open a span."""
 
     @functools.wraps(original)
@@ -166,12 +168,13 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
             if (
                 tracing is not None
                 and type(state) is ProducerState
-                and state.tracing is tracing  # its first send opens a span, and binds it
                 and state.sending is Sending
                 and not (state.layers or state.behind_asyncio or kwargs)
                 and (callback is _MISSING or on_delivery is _MISSING)
                 and type(topic) is str
             ):
+                if state.tracing is not tracing:
+                    state.bind(tracing)
                 hook = state.hook
                 if state.transaction.transaction_id is None:
                     recorded = hook.record(topic, value, key, headers, state.leaders)
