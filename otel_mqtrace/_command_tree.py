@@ -97,7 +97,8 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
             raise error.__context__ from error
         raise
     except _COMMAND_LINE_ERROR as error:
-        where = error.ctx.command_path if getattr(error, "ctx", None) else _NAME
+        named = f"{_NAME} {called.name}" if called else _NAME  # an option without its argument has no context
+        where = error.ctx.command_path if getattr(error, "ctx", None) else named
         message = error.format_message().rstrip(".").replace("Value error, ", "")  # the library's own words
         raise UsageError(f"{message}; see '{where} --help'") from error
     except ModuleNotFoundError as error:

@@ -32,8 +32,10 @@ def read_properties(path: Path) -> dict[str, str]:
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the Kafka properties file {path}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read the Kafka properties file {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the Kafka properties file {path} is not UTF-8 text: name another file") from error
     properties: dict[str, str] = {}
     for number, line in enumerate(map(str.strip, lines), start=1):
         if not line or line.startswith(("#", "!")):

@@ -294,10 +294,14 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
             raise UsageError("standard input is closed: name a file, or pipe into it")
         yield cast("io.BufferedReader", sys.stdin.buffer)
         return
+    if not name:
+        raise UsageError("the file's name is empty: name a file, or give - for standard input")
     try:
         stream = as_path(name).open("rb")
+    except IsADirectoryError as error:
+        raise UsageError(f"{name} is a directory: name a file in it") from error
     except OSError as error:
-        raise UsageError(f"{name}: {error.strerror or error}") from error
+        raise UsageError(f"cannot read {name}: {error.strerror or error}") from error
     with stream:
         yield stream
 

@@ -91,7 +91,7 @@ def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> It
     Raises:
         UnreadableInputError: the system cannot read the file; it is compressed, damaged Parquet, or Parquet
             without a column ``body``.
-        MissingExtraError: Parquet without the ``spark`` extra.
+        MissingExtraError: Parquet without the ``reconcile`` extra.
     """
     try:
         refuse_compressed(stream.peek(), name)
@@ -103,9 +103,8 @@ def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> It
 
 def unreadable(name: str, error: OSError) -> UnreadableInputError:
     """Return what to raise when the system opened ``name`` and then could not read it."""
-    return UnreadableInputError(
-        f"{name}: cannot be read ({error.strerror or error}); give a regular file, or a pipe to -"
-    )
+    hint = "make it readable" if isinstance(error, PermissionError) else "give a regular file, or a pipe to -"
+    return UnreadableInputError(f"{name}: cannot be read ({error.strerror or error}); {hint}")
 
 
 def detect(stream: io.BufferedReader) -> Framing:
@@ -168,7 +167,7 @@ def _body_of_object(value: Any, text: str, row: int) -> Body | BadBody:
 
 def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
     try:
-        import pyarrow as pa  # noqa: PLC0415  comes with the 'spark' extra
+        import pyarrow as pa  # noqa: PLC0415  comes with the 'reconcile' extra
         import pyarrow.parquet as pq  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("reading Parquet", "reconcile") from error

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
-CANNOT_WRITE: Final = "; give --state DIR for it"
+CANNOT_WRITE: Final = "; give --state a DIR that can be written"
 _BATCH: Final = 500
 _SPAN_BATCH: Final = 100
 _Status = tuple[int, int]

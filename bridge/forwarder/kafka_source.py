@@ -188,7 +188,10 @@ def partitions_of(consumer: Any, topic: str, bootstrap_servers: str, timeout_s: 
     """
     known = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
     if known.error is not None:
-        raise PeerError(f"the trace topic {topic} cannot be read on {bootstrap_servers}: {known.error.str()}")
+        raise PeerError(
+            f"the trace topic {topic} cannot be read on {bootstrap_servers}: {known.error.str()}; check its name "
+            "and the rights of the client"
+        )
     return sorted(known.partitions)
 
 

@@ -155,7 +155,9 @@ def _check_parquet(path: AnyPath) -> None:
     try:
         names = open_parquet(path).schema_arrow.names
     except (pa.ArrowException, OSError) as error:
-        raise DamagedInputError(f"cannot read {path}: it starts as a parquet file and is incomplete") from error
+        raise DamagedInputError(
+            f"cannot read {path}: it starts as a parquet file and is incomplete: move it away"
+        ) from error
     if _BODY_COLUMN not in names:
         raise UnreadableInputError(f"{path} is a parquet file without a column {_BODY_COLUMN!r}: no native landing")
 

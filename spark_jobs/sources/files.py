@@ -101,11 +101,11 @@ def _source_files(
         if side is None or detected.side in {side, Side.EMPTY}:
             kept.append(SourceFile(path, detected.layout, detected.side))
         else:
-            swapped = "; are --native and --otlp swapped?" if named else ""
             found = f"{detected.side.value} ({detected.layout.value})"
-            passed_over.append(PassedOver(path, f"{path} is {found}, not {side.value}{swapped}", detected.side))
+            passed_over.append(PassedOver(path, f"{path} is {found}, not {side.value}", detected.side))
     if passed_over and (named or (not kept and only is None)):
-        raise UnreadableInputError(passed_over[0].reason)
+        swapped = "; are --native and --otlp swapped?" if passed_over[0].side else ""
+        raise UnreadableInputError(passed_over[0].reason + swapped)
     for file in kept:
         _check_first_line(file)
     return kept, passed_over

@@ -240,6 +240,10 @@ def test_named_file_of_another_side_is_refused(tmp_path):
             source_files([str(src)], Side.OTLP)
     with pytest.raises(UsageError):
         source_files([str(tmp_path / "*.json")], Side.OTLP)
+    (tmp_path / "native.jsonl").write_bytes((run / "native.jsonl").read_bytes())
+    for src in (tmp_path / "native.jsonl", tmp_path / "native.*"):
+        with pytest.raises(UnreadableInputError, match="not otlp; are --native and --otlp swapped"):
+            source_files([str(src)], Side.OTLP)
 
 
 @given(st.binary(max_size=400))
