@@ -24,14 +24,18 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from spark_jobs.jobs import batch
+from spark_jobs.history.history import RUNS
+from spark_jobs.jobs import batch, graph
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
 from spark_jobs.jobs.workspace import VERDICTS
 from tests.support.archives import pub
 from tests.support.events import START_MS
+from tests.support.landings import write_landing
 from tests.support.native_spans import span_attributes
+from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.reading import read_verdicts
+from tests.support.trace_stories import body_of
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual"
 
@@ -189,6 +193,14 @@ def test_run_into_a_store_gives_the_same_rows_twice(app, tmp_path, monkeypatch):
         assert {path.name for path in (tmp_path / "of" / "us").iterdir()} == {VERDICTS}
 
 
+def test_run_whose_report_cannot_be_written_is_not_in_the_history(tmp_path):
+    how = options("app-4.9.8-dup", tmp_path / "out", "rocketmq-4.9.8", history=tmp_path / "history")
+    with pytest.raises(UsageError, match="cannot write the report into"):
+        run(how, report=lambda *_: nullcontext({"missing/report.txt": ""}))
+    assert not (tmp_path / "history" / RUNS).exists()
+    assert not how.out.exists()
+
+
 def test_verdicts_with_files_of_others_are_refused_and_kept(tmp_path):
     (tmp_path / VERDICTS).mkdir()
     thesis = tmp_path / VERDICTS / "thesis.txt"
@@ -214,6 +226,35 @@ def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkey
     assert not result.conservation.holds
     assert "≠" in result.conservation.otlp
     assert "≠" not in result.conservation.native
+
+
+def test_span_that_knows_only_its_kafka_position_and_the_record_of_its_message_are_one_send(tmp_path):
+    attributes = {
+        "messaging.system": "kafka",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "0",
+        "messaging.kafka.offset": 7,
+    }
+    sent = pub(START_MS, topic="orders", offset_msg_id="orders-0@7")
+    native = write_landing(tmp_path / "native.jsonl", body_of(sent))
+    (tmp_path / "otlp.jsonl").write_text(line(resource("shop", span(1, PRODUCER, START_MS, 4, attributes))))
+    how = ReconcileOptions(
+        native=(str(native),),
+        otlp=(str(tmp_path / "otlp.jsonl"),),
+        out=tmp_path / "out",
+        profile="java-agent",
+        native_writer="mqtrace",
+        grace_ms=0,
+        engine="local",
+    )
+    run(how)
+    (row,) = read_verdicts(how.out)
+    assert row["msg_id"] == sent.beans[0].msg_id
+    assert row["native"]
+    assert row["otlp"]
+    (edge,) = graph.run(how).edges
+    assert (edge.count, edge.native, edge.otlp) == (1, 1, 1)
 
 
 # -- Losses that the application itself counted
