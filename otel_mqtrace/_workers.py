@@ -113,7 +113,7 @@ class Worker:
     def ensure_running(self) -> bool:
         """Start the thread unless it lives; return ``False`` when there can be none, and the caller has to do the work.
 
-        Python refuses threads while it shuts down; in a subinterpreter, which must not end before them, we start none.
+        Python refuses threads while it shuts down. A subinterpreter gets none: it must not end before its threads.
         """
         if self.running:
             return True

@@ -59,7 +59,7 @@ class ConsumerState(ClientState, ABC):
         return Owner(calls[0], calls[0].finish) if calls else None
 
     def late(self, call: ProcessSpan | SpanIds) -> Owner:
-        """A block came for a message whose span has ended already: one span is right, so it gets no second one."""
+        """Return the owner for a block that came after its message's span had ended: no second span is opened."""
         self.explicit.record_late_block(self.info.group_name)
         return Owner(call if isinstance(call, ProcessSpan) else ended_span(call), _count_late_outcome)
 

@@ -122,7 +122,7 @@ class ProcessSpan(SingleEnd):
 
     ``hook`` ends it. ``previous_ctx`` was current before, ``process_ctx`` lies behind the span while the messages are
     handled; ``indexes`` are the positions of the messages among those given to :meth:`ConsumeHook.before`. ``ids`` are
-    known where they are all that has to be remembered. ``blocks`` are those that took the messages over, ``worst`` is
+    set where nothing else has to be remembered. ``blocks`` are those that took the messages over, ``worst`` is
     the worst of their outcomes.
     """
 
@@ -210,9 +210,9 @@ class ProcessSpan(SingleEnd):
         ctx.revoke(previous)
 
     def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
-        """Note the outcome of one block; the last one of the messages' blocks ends the span, as of now.
+        """Record the outcome of one block; the last block of the messages ends the span, as of now.
 
-        ``later``, in a finaliser, the next hook records it.
+        With ``later``, in a finaliser, the next hook ends it.
         """
         if code is not ContextCode.SUCCESS and self.worst is _NOT_SHARED:
             self.worst = code, exception

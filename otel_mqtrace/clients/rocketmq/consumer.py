@@ -217,9 +217,9 @@ def close_consumers() -> None:
 
 
 def _leave_to_listener(call: ProcessSpan, code: ContextCode, exception: BaseException | None, **_later: bool) -> None:
-    """Note the outcome of a block inside a listener, for the listener's message, unless the listener's is worse.
+    """Set the outcome of a block inside a listener, for the listener's message, unless the listener's is worse.
 
-    An exception passes the listener on its way out, or was dealt with.
+    An exception is left to the listener, which raises it again or has handled it.
     """
     if exception is None:
         call.handling.outcome(code)

@@ -4,7 +4,9 @@ import gc
 import logging
 import sys
 import threading
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from unittest.mock import Mock
 
@@ -86,6 +88,32 @@ def test_account_balances_at_every_instant_under_eight_threads():
     assert all(map(account_balances, [*seen, final]))
     assert (final["offered"], final["pending"]) == (3200, 0)
     assert final["exported"] == sum(len(batch) for batch in exporter.batches) - final["failed"]
+
+
+def test_exports_never_overlap_whichever_thread_flushes():
+    exporting, overlaps = threading.Lock(), []
+
+    class Exclusive(Scripted):
+        def export(self, spans):
+            is_alone = exporting.acquire(blocking=False)
+            overlaps.append(not is_alone)
+            time.sleep(0.001)
+            if is_alone:
+                exporting.release()
+            return super().export(spans)
+
+    processor = MqTraceSpanProcessor(Exclusive(), max_export_batch_size=1, schedule_delay_millis=1)
+
+    def work():
+        for _ in range(20):
+            processor.on_end(span())
+            processor.force_flush(GENEROUS_MS)
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(work)
+    processor.shutdown()
+    assert overlaps == [False] * 80
 
 
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
