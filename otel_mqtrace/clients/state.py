@@ -127,7 +127,10 @@ def attach_state(client: Any, state: _S) -> _S:
 
     ``state.abandon`` is the client's finaliser: it may only defer what is open.
     """
-    kept: _S = client.__dict__.setdefault(STATE, state)
+    attributes = client.__dict__
+    if attributes.get(STATE, state) is None:  # a copy of another client
+        attributes[STATE] = state
+    kept: _S = attributes.setdefault(STATE, state)
     if kept is state:
         with suppress(TypeError):  # __slots__ without __weakref__
             when_collected(client, state.abandon)
