@@ -30,7 +30,7 @@ TimeoutMs = Annotated[
 
 
 def warn_of_orphans(sources: Iterable[str]) -> None:
-    """Name the part of a landing that a killed writer left open: only ``mqtrace query`` reads it."""
+    """Name the part of a landing that a writer left open when it ended: only ``mqtrace query`` reads it."""
     paths = [each.path for each in map(parse_address, sources) if each.kind is Kind.FILES]
     with suppress(OSError):  # the command itself reports it
         found = sorted({file for path in paths for file in orphaned_parts(path)})
@@ -38,7 +38,7 @@ def warn_of_orphans(sources: Iterable[str]) -> None:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             typer.echo(
                 f"mqtrace: warning: not read: {visible(str(found[0]), limit=None)}{more}, left open by a process that "
-                "was killed; the next writer to this landing finishes it",
+                "has ended; the next writer to this landing finishes it",
                 err=True,
             )
 

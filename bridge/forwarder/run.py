@@ -247,7 +247,8 @@ def _alone(options: ForwardOptions) -> Iterator[None]:
         source = str(as_path(address.path).resolve()) if address.kind is Kind.FILES else options.source
         lock = (directory / f"{memory_name(options.group, source)}.lock").open("ab")
     except OSError as error:
-        raise UsageError(f"{directory} cannot be written ({error.strerror or error}){CANNOT_WRITE}") from error
+        fix = CANNOT_WRITE if options.state or not options.landing else "; give a --landing that can be written"
+        raise UsageError(f"{directory} cannot be written ({error.strerror or error}){fix}") from error
     with lock:
         if not claim(lock):
             raise UsageError(

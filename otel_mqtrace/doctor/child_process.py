@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -40,7 +41,9 @@ def run_command(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int
             process = subprocess.Popen(command, env={**environ, REPORT_DIRECTORY: directory})
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise UsageError(f"{command[0]} cannot be started: {why}; name a program that can be run") from error
+            raise UsageError(
+                f"{shlex.quote(command[0])} cannot be started: {why}; name a program that can be run"
+            ) from error
         with _passing_signals_to(process):
             code = process.wait()
         return code, [_read_report(path) for path in sorted(Path(directory).glob("*.json"))]

@@ -289,7 +289,7 @@ def test_part_that_a_killed_writer_left_open_is_named(mqtrace, tmp_path, monkeyp
         assert (code, err.count("\n")) == (0, 1)
         assert f"not read: {where.partition('*')[0]}" in err.replace(f"{tmp_path}/", "")
         assert err.endswith(
-            f"{left.name}, left open by a process that was killed; the next writer to this landing finishes it\n"
+            f"{left.name}, left open by a process that has ended; the next writer to this landing finishes it\n"
         )
     with left.open("rb") as written:
         assert claim(written)

@@ -160,8 +160,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
     ) -> Any:
         recorded: Any = None
         state: Any = None
-        hook: Any = None
-        sent = report = None
+        report = None
         try:
             tracing = active.tracing
             state = getattr(self, STATE, None)  # a function of ours would be a call of every send

@@ -4,7 +4,6 @@ import gc
 import logging
 import sys
 import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -91,13 +90,13 @@ def test_account_balances_at_every_instant_under_eight_threads():
 
 
 def test_exports_never_overlap_whichever_thread_flushes():
-    exporting, overlaps = threading.Lock(), []
+    exporting, pause, overlaps = threading.Lock(), threading.Event(), []
 
     class Exclusive(Scripted):
         def export(self, spans):
             is_alone = exporting.acquire(blocking=False)
             overlaps.append(not is_alone)
-            time.sleep(0.001)
+            pause.wait(0.001)  # room for an overlap
             if is_alone:
                 exporting.release()
             return super().export(spans)
