@@ -9,7 +9,6 @@ from importlib.metadata import EntryPoint
 import pytest
 import requests
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.exporter.otlp.proto.http import _common as credentials
 from opentelemetry.exporter.otlp.proto.http import trace_exporter as stock
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk._configuration import _import_exporters
@@ -183,10 +182,10 @@ def test_web_page_in_reply_is_a_failure(content_type, is_good, spans, receiver):
 
 @pytest.mark.skipif(not hasattr(stock, "_load_session_from_envvar"), reason="needs a release with credential providers")
 def test_replies_to_the_session_of_a_credential_provider_are_checked(spans, receiver, monkeypatch):
+    lookup = pytest.importorskip("opentelemetry.exporter.otlp.proto.http._common", reason="since release 1.37")
     own = EntryPoint("own", "requests:Session", "opentelemetry_otlp_credential_provider")
-    monkeypatch.setattr(
-        credentials, "entry_points", lambda **_: [own]
-    )  # OpenTelemetry looks the installed ones up once
+    # OpenTelemetry looks the installed ones up once
+    monkeypatch.setattr(lookup, "entry_points", lambda **_: [own])
     monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER", "own")
     exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
     receiver.rejects = 1
