@@ -277,5 +277,5 @@ def test_unreadable_state_names_the_option(files, open_files, delivery, text):
 
 def test_state_that_cannot_be_written_names_the_option(files, delivery):
     source = FilesTraceSource(files, group="g", state=Path("/proc/self/nothing"))
-    with pytest.raises(UsageError, match=r"cannot be written .*give --state DIR"):
+    with pytest.raises(UsageError, match=r"cannot be written .*give --state a DIR"):
         forward_once(source, spans=SpanForwarding(delivery))
