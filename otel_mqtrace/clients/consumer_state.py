@@ -152,7 +152,8 @@ class KafkaConsumerState(ConsumerState):
         if call is None:
             return False
         self.in_flight.hold([call], handed).enter(call)
-        entries = [(topic, row[0], row[1], self.number, call.ids, False) for row in rows]
+        number, ids = self.number, call.ids
+        entries = [(topic, row[0], row[1], number, ids, False) for row in rows]
         self._registry.remember_all(list(map(id, messages)), entries)
         return True
 
