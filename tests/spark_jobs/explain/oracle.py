@@ -4,7 +4,7 @@ It reads the definitions (statuses, reasons, identity, precedence), not the impl
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 TIMEOUT_MS = 15 * 60_000
@@ -56,6 +56,12 @@ class Judged:
     duplicates: str | None
     native: dict[str, Any] | None
     otlp: dict[str, Any] | None
+    sent_topic: str | None = None
+
+    @property
+    def topic(self) -> str | None:
+        """Return its own topic; where it names none, that of its message's sends."""
+        return _either(self, "topic") or self.sent_topic
 
     @property
     def event_ms(self) -> int:
@@ -105,7 +111,9 @@ def verdicts(
     verdicts = []
     for message, rows in messages.items():
         hurt = {side: message in named for side, named in damaged.items()}
-        verdicts += [_judge(key, horizon_ms, data_end_ms, hurt) for key in _keys(rows)]
+        judged = [_judge(key, horizon_ms, data_end_ms, hurt) for key in _keys(rows)]
+        topics = [key.topic for key in judged if key.kind == "publish" and key.topic]
+        verdicts += [replace(key, sent_topic=min(topics, default=None)) for key in judged]
     for key in verdicts:
         if begin_ms is not None and key.event_ms < begin_ms:
             key.status, key.reason = "OUT_OF_SCOPE", None
@@ -413,10 +421,7 @@ def _either(key: Judged, name: str) -> Any:
 
 
 def _name(key: Judged) -> str | None:
-    return _either(key, {"publish": "topic", "consume": "group_name"}[key.kind]) if key.kind in NAMED else None
-
-
-NAMED = {"publish", "consume"}
+    return key.topic if key.kind == "publish" else _either(key, "group_name") if key.kind == "consume" else None
 
 
 def _service(key: Judged) -> str | None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.explain.explainers import DELIVERIES, find_neighbours, is_in_gap, merge_neighbours
@@ -29,6 +29,7 @@ def first_ms(events, side):
 
 
 @settings(max_examples=12)
+@example(seed=1038)  # the only span of a topic does not name it: its message's send does
 @given(seed=st.integers(0, 2**32))
 def test_kernel_and_rules_agree_with_the_plain_python_oracle(seed):
     events, malformed = runs(seed)
