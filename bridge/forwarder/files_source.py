@@ -166,6 +166,10 @@ def _side(path: AnyPath) -> Side:
         return Side.NATIVE
 
 
+_Progress = tuple[int, str, str]
+"""The number of messages that were read of a file, and the digests up to the last of them and to the first."""
+
+
 class SpanFilesSource(_FilesSource):
     """Files of OTLP in any layout that ``bridge.otlp.detect`` detects.
 
@@ -178,9 +182,10 @@ class SpanFilesSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        self._done: dict[str, int] = read_memory(self._memory, _counts, hint=CANNOT_READ) or {}
+        self._done: dict[str, _Progress] = read_memory(self._memory, _progress, hint=CANNOT_READ) or {}
         self.has_been_read = bool(self._done)
         self._read = dict(self._done)
+        self._before: list[_Progress] = []  # of the last drain: a file of the same name may have replaced one
         self._seen: dict[AnyPath, _Status] = {}  # of files as they were read to their end
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
@@ -191,6 +196,7 @@ class SpanFilesSource(_FilesSource):
             UnreadableInputError: the source is one file, and without spans.
         """
         refusal: Exception | None = None
+        self._before = [*self._read.values()]
         for path in present_files(self._path):
             try:
                 status = _, changed_ns = _status(path)
@@ -224,24 +230,35 @@ class SpanFilesSource(_FilesSource):
     def _messages(self, path: AnyPath, layout: Layout, changed_ms: int) -> Generator[LandedMessage, None, None]:
         if layout is Layout.EMPTY:
             return
-        name = self._name(path)
-        key, number = None, 0
-        for item in read_messages(path, layout, parse=parse_message):
-            if isinstance(item, Tail):
-                continue
-            number += 1
-            if isinstance(item, Message) and key is None:
+        name, first, forwarded = self._name(path), "", 0
+        for number, (digest, item) in enumerate(_digested_items(path, layout), start=1):
+            if not first and isinstance(item, Message):
                 if not item.content:  # without spans: many files may begin with the same
                     continue
-                key = blake2b(item.payload.strip(), digest_size=16).hexdigest()
-            if key is not None and number <= self._read.get(key, 0):
+                first, forwarded = digest, self._count_forwarded(path, layout, digest)
+            if first and number >= forwarded:
+                self._read[name] = number, digest, first  # before it is yielded: the caller may commit at once
+            if number <= forwarded:
                 continue
-            if key is not None:
-                self._read[key] = number  # before it is yielded: the caller may commit at once
             if isinstance(item, Bad):
                 self._count_bad(f"{name}:{item.ordinal}", item.reason)
             else:
                 yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
+
+    def _count_forwarded(self, path: AnyPath, layout: Layout, first: str) -> int:
+        """Return how many messages of a file are those that were read of it, or of a file that it is a copy of."""
+        known = {digest: count for count, digest, begin in (*self._before, *self._read.values()) if begin == first}
+        digests = (digest for digest, _ in islice(_digested_items(path, layout), max(known.values(), default=0)))
+        return max((known[digest] for digest in digests if digest in known), default=0)
+
+
+def _digested_items(path: AnyPath, layout: Layout) -> Iterator[tuple[str, Message | Bad]]:
+    """Yield the messages of a file, bad ones too, each with a digest of the file up to its end."""
+    read = blake2b(digest_size=16)
+    for item in read_messages(path, layout, parse=parse_message):
+        if not isinstance(item, Tail):
+            read.update((item.payload if isinstance(item, Message) else item.sample).strip() + b"\n")
+            yield read.hexdigest(), item
 
 
 def _layout_of_spans(path: AnyPath) -> Layout:
@@ -257,5 +274,6 @@ def _layout_of_spans(path: AnyPath) -> Layout:
     return detected.layout
 
 
-def _counts(content: Any) -> dict[str, int]:
-    return {str(key): int(count) for key, count in content["files"].items()}
+def _progress(content: Any) -> dict[str, _Progress]:
+    files = content["files"].items()
+    return {str(name): (int(count), str(digest), str(first)) for name, (count, digest, first) in files}

@@ -57,6 +57,7 @@ class KafkaTraceSource(TopicSource[int]):
         self._timeout_s = timeout_ms / 1e3
         self._consumer = open_consumer(bootstrap_servers, group, kafka_config, reset="error")
         self._committing: Thread | None = None
+        self._last: dict[int, Any] = {}  # the last message that was yielded of each partition
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         ends = self._ends()
@@ -64,17 +65,33 @@ class KafkaTraceSource(TopicSource[int]):
         self.behind = frozenset(behind)
         if not behind:
             return
-        ranges = {(self.topic, partition): (self._next[partition], ends[partition]) for partition in sorted(behind)}
+        # The last message is read again: another one in its place shows that the topic was made anew in between.
+        starts = self._next | {partition: last.offset() for partition, last in self._last.items()}
+        ranges = {(self.topic, partition): (starts[partition], ends[partition]) for partition in sorted(behind)}
         with closing(
             read_ranges(self._consumer, ranges, self._failure, timeout_ms=self._timeout_ms, clock=self._clock)
         ) as batches:
-            for batch, positions in batches:
-                self._next.update({message.partition(): message.offset() + 1 for message in batch})
+            for messages, positions in batches:
+                batch = [message for message in messages if self._is_new(message)]
                 for (_, partition), position in positions.items():
                     self._next[partition] = max(self._next[partition], position)
                 self.behind = frozenset(partition for partition in behind if self._next[partition] < ends[partition])
                 now_ms = self._clock.wall_ns() // NS_PER_MS
                 yield [landed_message(message, otherwise_ms=now_ms) for message in batch]
+
+    def _is_new(self, message: Any) -> bool:
+        """Return whether ``message`` was not yielded before, and step behind it.
+
+        Raises:
+            PeerError: another one was yielded in its place.
+        """
+        partition, offset = message.partition(), message.offset()
+        if offset < self._next[partition]:
+            if _differs(message, self._last[partition]):
+                raise self._made_anew(partition, f"holds another message at {offset} than group {self._group} has read")
+            return False
+        self._next[partition], self._last[partition] = offset + 1, message
+        return True
 
     def _number(self, partition: int) -> int:
         return partition
@@ -127,6 +144,8 @@ class KafkaTraceSource(TopicSource[int]):
                     TopicPartition(self.topic, partition), timeout=self._timeout_s
                 )
                 self._check_position(partition, low, ends[partition])
+                if partition in self._last and not low <= self._last[partition].offset() < self._next[partition]:
+                    del self._last[partition]  # trimmed, or not committed: it is read again anyway
         except KafkaException as error:
             raise self._silent(error) from error
         return ends
@@ -221,7 +240,8 @@ def read_ranges(
             error = next((message.error() for message in batch if message.error() is not None), None)
             if error is not None:
                 raise failure(error)
-            positions = {each: consumer.position([TopicPartition(*each)])[0].offset for each in behind}
+            reached = consumer.position([TopicPartition(*each) for each in behind])
+            positions = {(each.topic, each.partition): each.offset for each in reached}
             behind = {each: (start, end) for each, (start, end) in behind.items() if positions[each] < end}
             if batch:
                 deadline_ns = compute_deadline(clock, timeout_ms)
@@ -230,6 +250,11 @@ def read_ranges(
             yield batch, positions
     finally:
         consumer.unassign()
+
+
+def _differs(message: Any, known: Any) -> bool:
+    first, last = ((each.timestamp(), each.value()) for each in (message, known))
+    return message.offset() == known.offset() and first != last
 
 
 def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:

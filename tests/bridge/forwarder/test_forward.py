@@ -128,6 +128,40 @@ def test_offsets_that_retention_removed_are_an_error_or_counted(topic, tmp_path)
         assert [(gone.partition, gone.offsets) for gone in source.trimmed] == [(0, low)]
 
 
+class _AfterDeletion(Consumer):
+    """Answers as a topic of this name that was made anew and filled beyond the position."""
+
+    is_anew = False
+
+    def consume(self, *arguments):
+        return [_Other(message) if self.is_anew else message for message in super().consume(*arguments)]
+
+
+class _Other:
+    def __init__(self, message):
+        self._message = message
+
+    def __getattr__(self, name):
+        return getattr(self._message, name)
+
+    def value(self):
+        return b"other"
+
+
+def test_topic_made_anew_and_filled_beyond_the_position_is_an_error(topic, monkeypatch):
+    """The messages below the position would be skipped, and no count would name them."""
+    monkeypatch.setattr(source_module, "Consumer", _AfterDeletion)
+    topic.send(*[b"1"] * 3, partition=0)
+    with topic.source() as source:
+        for sent in (3, 1):
+            assert sum(map(len, source.drain())) == sent
+            source.commit()
+            topic.send(b"2", partition=0)
+        monkeypatch.setattr(_AfterDeletion, "is_anew", True)
+        with pytest.raises(PeerError, match=r"\[0\] holds another message at 3 than .* made anew"):
+            list(source.drain())
+
+
 @pytest.mark.parametrize("code", ["COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"])
 def test_moving_coordinator_is_queried_again(topic, tmp_path, code):
     """A broker that has just started says so of every group, and a pass that gave up would have forwarded nothing."""

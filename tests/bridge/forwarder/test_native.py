@@ -83,6 +83,13 @@ def test_growing_and_rotated_file_is_read_once(source, tmp_path):
     file.write_bytes(empty + lines[2])
     assert new() == [lines[2].strip()]
     assert new() == []
+    file.rename(source / "traces.json.1")  # which is read after the file that replaces it
+    file.write_bytes(empty + lines[3] + lines[4])
+    shutil.copy(source / "traces-2026.json", source / "traces-copy.json")
+    assert new() == [line.strip() for line in lines[3:5]]
+    file.write_bytes(empty + lines[3] + lines[0])  # another one that begins as the last one did
+    assert new() == [lines[3].strip(), lines[0].strip()]
+    assert new() == []
 
 
 def test_file_without_spans_is_counted_once_unless_there_are_native_bodies_only(source, tmp_path):
