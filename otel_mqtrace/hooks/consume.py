@@ -290,7 +290,7 @@ class ConsumeHook(ReceiveHook):
                 return self._open_each(messages, batch=batch)
             topic = messages[0].topic
             return [self._open(topic, messages, batch=batch)] if self._tracing.is_traced(topic) else []
-        except Exception:  # noqa: BLE001 - as guarded() does
+        except BaseException:  # noqa: BLE001 - as guarded() does
             note_failure("ConsumeHook.before")
             return []
 
@@ -397,7 +397,7 @@ class ConsumeHook(ReceiveHook):
                     return
             code, exception = call.worst
             self.after(call, code=code, exception=exception)
-        except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
+        except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
             note_failure("ConsumeHook.end_turn")
 
     def after(
@@ -443,7 +443,7 @@ class ConsumeHook(ReceiveHook):
                     call.span = UnsampledSpan(span.record.ids, span.record.flags, span.record.trace_state)
             elif metrics is not None or span.is_recording():
                 self._end(call, span, code, exception, error, end_ns, metrics)
-        except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
+        except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
             note_failure("ConsumeHook.after")
 
     def _end(  # noqa: PLR0913, PLR0917 - the parts of an end

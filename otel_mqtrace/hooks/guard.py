@@ -24,7 +24,7 @@ _MAX_LOGGED: Final = 1_000  # an application that makes a class for each excepti
 def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]:
     """Make a function return ``None`` instead of raising; ``place`` names it in the log and in :func:`failures`.
 
-    What a signal handler raises passes.
+    What a signal handler raises passes, and so does what is not an ``Exception``: Ctrl-C, ``sys.exit()``.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
@@ -32,7 +32,7 @@ def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
             try:
                 return function(*args, **kwargs)
-            except Exception:  # noqa: BLE001 - the one place between our mistakes and the application
+            except BaseException:  # noqa: BLE001 - the one place between our mistakes and the application
                 note_failure(place)
                 return None
 
@@ -44,9 +44,9 @@ def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]
 def note_failure(place: str) -> None:
     """Count the exception being handled under ``place``; the first of each type is logged with its traceback.
 
-    One that a signal handler raised is raised again: it is counted apart, because it may have cost a span.
+    One that passes (:func:`guarded`) is raised again: it is counted apart, because it may have cost a span.
     """
-    is_interrupt = is_from_signal_handler()
+    is_interrupt = not isinstance(sys.exc_info()[1], Exception) or is_from_signal_handler()
     where = f"{place} (a signal handler raised)" if is_interrupt else place
     _failures[where] = _failures.get(where, 0) + 1
     if is_interrupt:

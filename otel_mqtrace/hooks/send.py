@@ -168,7 +168,7 @@ class SendHook(RecordingHook):
             if msg_id:
                 attributes[semconv.MESSAGING_MESSAGE_ID] = msg_id
             return self._open(topic, pairs, by_name, attributes, transaction_id)
-        except Exception:  # noqa: BLE001 - as guarded() does, which would pass on a dozen arguments
+        except BaseException:  # noqa: BLE001 - as guarded() does, which would pass on a dozen arguments
             note_failure("SendHook.before")
             return None
 
@@ -235,16 +235,13 @@ class SendHook(RecordingHook):
         return new_tuple(Sent, parts), pairs
 
     def end_record(self, sent: Sent, partition: int, offset: int) -> None:
-        """Hand the span of a delivered message to the span processors. Never raises."""
-        try:
-            if sent.generation != process_generation():
-                return  # the parent process ends it
-            end_ns = max(self.now_ns(), sent.start_ns)
-            sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
-            if self._may_measure() and (metrics := self._tracing.collecting) is not None:
-                metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
-        except Exception:  # noqa: BLE001 - as above
-            note_failure("SendHook.end_record")
+        """Hand the span of a delivered message to the span processors."""
+        if sent.generation != process_generation():
+            return  # the parent process ends it
+        end_ns = max(self.now_ns(), sent.start_ns)
+        sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
+        if self._may_measure() and (metrics := self._tracing.collecting) is not None:
+            metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
 
     def reopen(self, sent: Sent) -> SendCall:
         """Return the open call of a recorded send that did not simply succeed."""
@@ -311,7 +308,7 @@ class SendHook(RecordingHook):
                 carried = (span, current_ctx) if writes_trace else None
                 try:
                     sent = self._headers(pairs, by_name, attributes, propagator, carried)
-                except Exception:  # noqa: BLE001 - the application's propagator: any failure
+                except BaseException:  # noqa: BLE001 - the application's propagator: any failure
                     note_failure("SendHook.headers")
                     if self._names_messages and not header_text(by_name, semconv.HEADER_UNIQ_KEY):
                         del attributes[semconv.MESSAGING_MESSAGE_ID]  # it does not travel; `after` gets the position
@@ -378,7 +375,7 @@ class SendHook(RecordingHook):
                 tracing.end_span(span, end_ns, answer)
             if (metrics := tracing.collecting) is not None:
                 metrics.sent(call.attributes, end_ns - start_ns)
-        except Exception:  # noqa: BLE001 - as above
+        except BaseException:  # noqa: BLE001 - as above
             note_failure("SendHook.after")
 
     def _answer(

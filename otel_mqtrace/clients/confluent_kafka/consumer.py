@@ -76,7 +76,7 @@ def traced_receive(kind: type[ConsumerState], *, batch: bool) -> Callable[[Calla
                     state.next_turn()
                 if state is not None and state.hook.is_watched():
                     start_ns = state.hook.poll_begins()
-            except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
+            except BaseException:  # noqa: BLE001 - as guarded() does; this is every poll's
                 note_failure("Consumer.poll")
                 state = None
             if state is None:
@@ -94,7 +94,7 @@ def traced_receive(kind: type[ConsumerState], *, batch: bool) -> Callable[[Calla
             try:
                 if not batch and type(result) is Message and result.error() is None and state.record(result, start_ns):
                     return result
-            except Exception:  # noqa: BLE001 - as above
+            except BaseException:  # noqa: BLE001 - as above
                 note_failure("Consumer.returned")
                 return result
             if result is not None or start_ns is not None:
@@ -131,7 +131,7 @@ def returned(state: AnyConsumerState, result: Any, *, start_ns: int | None, batc
                 _failed(state, errors[0], start_ns=start_ns, batch=batch)
         if messages:
             state.hand_over(messages, start_ns=start_ns, batch=batch, handed=result)
-    except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
+    except BaseException:  # noqa: BLE001 - as guarded() does; this is every poll's
         note_failure("Consumer.returned")
 
 

@@ -177,7 +177,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
                 hook = state.hook
                 if state.transaction.transaction_id is None:
                     recorded = hook.record(topic, value, key, headers, state.leaders)
-        except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
+        except BaseException:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("produce.record")
         if recorded is None:
             given = (topic, value, key, partition, callback, on_delivery, timestamp, headers)
@@ -210,17 +210,23 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
     state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None, error: Any, message: Any
 ) -> None:
     """Take a delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
-    if state.in_flight.pop(id(sent), None) is None:  # abandoned: at exit, Python may have emptied our modules
-        if user is not None:
-            user(error, message)
-        return
-    partition, offset = message.partition(), message.offset()
-    if error is not None or partition is None or offset is None:  # with acks=0 there is no offset
-        reopen_sending(state, hook, sent, user)(error, message)
-        return
-    hook.end_record(sent, partition, offset)
-    if user is not None:
+    is_open, sending = False, None
+    try:
+        is_open = state.in_flight.pop(id(sent), None) is not None
+        if is_open:
+            partition, offset = message.partition(), message.offset()
+            if error is None and partition is not None and offset is not None:
+                hook.end_record(sent, partition, offset)
+            else:  # with acks=0 there is no offset
+                sending = reopen_sending(state, hook, sent, user)
+    except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
+        note_failure("Delivery.settle")
+    if sending is not None:
+        sending(error, message)
+    elif user is not None and is_open:
         run_in_context(sent.current_ctx, user, error, message)
+    elif user is not None:  # abandoned: at exit, Python may have emptied our modules
+        user(error, message)
 
 
 def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:

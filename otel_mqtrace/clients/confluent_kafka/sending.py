@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendCall, SendHook
 
 Callback = Callable[[Any, Any], object]
-_ABANDONED: Final = "the producer was closed or collected before the broker answered"
+_ABANDONED: Final = "the producer was closed or collected before a delivery report was taken"
 _DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the message before sending it")
 
 
@@ -103,11 +103,11 @@ class Sending:
     def __call__(self, error: Any, message: Any) -> None:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
         call = self.call
-        if self._state.in_flight.pop(id(call), None) is not None:  # it was not abandoned
-            try:
+        try:
+            if self._state.in_flight.pop(id(call), None) is not None:  # it was not abandoned
                 self._settle(error, message)
-            except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
-                note_failure("Delivery.settle")
+        except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
+            note_failure("Delivery.settle")
         self._call_user(call.current_ctx, self.user, error, message)
 
     def _settle(self, error: Any, message: Any) -> None:

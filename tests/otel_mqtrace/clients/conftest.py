@@ -109,13 +109,13 @@ def producer_of(instrument, kafka):
 
 @pytest.fixture
 def interrupted():
-    """Call a method that sends; a signal handler raises as soon as the client has queued a message or a batch."""
+    """Call a method; a signal handler raises once the client has queued a message or a batch, or is reading a report."""
 
     def limit(*_):
         raise TimeoutError
 
     def interrupt(_frame, event, called):
-        if event == "c_return" and called.__name__ in {"produce", "produce_batch"}:
+        if event == "c_return" and called.__name__ in {"produce", "produce_batch", "partition"}:
             sys.setprofile(None)
             signal.raise_signal(signal.SIGUSR1)
 

@@ -206,6 +206,13 @@ def test_message_that_is_queued_when_a_signal_handler_raises_keeps_its_outcome(
     assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
 
+@pytest.mark.parametrize("headers", [None, [("DELAY", b"1")]], ids=["record", "span"])
+def test_report_that_a_signal_handler_interrupts_is_counted(producer, interrupted, topic, headers, no_failures_yet):
+    producer.produce(topic, b"x", headers=headers)
+    interrupted(producer.flush, 10)
+    assert guard.failures() == {"Delivery.settle (a signal handler raised)": 1}
+
+
 def test_callback_runs_in_the_context_of_the_call(producer, tracer, spans, topic):
     seen = []
     with tracer.start_as_current_span("checkout") as checkout:

@@ -145,6 +145,13 @@ def test_what_a_signal_handler_raises_in_our_code_reaches_the_application(interr
     assert guard.failures() == {"Hook.before (a signal handler raised)": 1}
 
 
+@pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
+def test_exit_that_interrupts_our_code_is_counted_and_reaches_the_application(leaving, no_failures_yet):
+    with pytest.raises(leaving):
+        guarded("Hook.before")(Mock(side_effect=leaving))()
+    assert guard.failures() == {"Hook.before (a signal handler raised)": 1}
+
+
 def test_what_a_signal_handler_raises_in_a_hook_of_the_application_reaches_it_too(
     interrupt, tracing_with, exporter, no_failures_yet
 ):
