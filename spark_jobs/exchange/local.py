@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,8 @@ from spark_jobs.exchange.packing import BUCKET_ROWS
 from spark_jobs.exchange.workers import LONG_MAP, Worker, count_cores, take_started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
 
     from typing_extensions import Self
 
@@ -73,21 +74,23 @@ class LocalEngine:
                 yield from map(function, some)
 
     def _map(self, function: Function, tasks: Sequence[Any], most_workers: int) -> list[Any]:
-        shared = _Shared(function, tasks)
+        left, answers = deque(enumerate(tasks)), [None] * len(tasks)
+        helpers: list[Future[None]] = []
         started_ns = self._clock.monotonic_ns()
-        try:
-            is_left = True
-            while is_left:
-                is_long = bool(self._workers) or self._clock.monotonic_ns() - started_ns > _PATIENCE_NS
-                if is_long and most_workers and shared.left > 1 and not shared.has_helpers:
-                    shared.start(self._start_workers(min(most_workers, shared.left - 1)))
-                is_left = shared.run_next(_call)
-        except BaseException:
-            self._stop_workers()  # what they do is of no use any more
-            raise
-        finally:
-            shared.join()
-        return shared.answers()
+        with ThreadPoolExecutor(most_workers or 1, "mqtrace-local") as pool:  # a thread waits for each other process
+            try:
+                while left:
+                    is_long = bool(self._workers) or self._clock.monotonic_ns() - started_ns > _PATIENCE_NS
+                    if is_long and most_workers and len(left) > 1 and not helpers:
+                        workers = self._start_workers(min(most_workers, len(left) - 1))
+                        helpers = [pool.submit(_run_all, partial(one.run, function), left, answers) for one in workers]
+                    _run_next(function, left, answers)
+            except BaseException:
+                self._stop_workers()  # what they do is of no use any more
+                raise
+        for helper in helpers:
+            helper.result()
+        return answers
 
     def exchange(
         self,
@@ -146,67 +149,19 @@ def _receive(receive: Receive, bucket: tuple[int, Sequence[_Blob]]) -> Any:
     return receive(number, blobs)
 
 
-def _call(function: Function, task: Any) -> Any:
-    return function(task)
+def _run_all(call: Function, left: deque[tuple[int, Any]], answers: list[Any]) -> None:
+    while left:
+        _run_next(call, left, answers)
 
 
-class _Shared:
-    """The tasks of a map; other processes help with them, one thread for each that waits for its answers."""
-
-    def __init__(self, function: Function, tasks: Sequence[Any]) -> None:
-        self._function = function
-        self._left = deque(enumerate(tasks))
-        self._answers: list[Any] = [None] * len(tasks)
-        self._threads: list[threading.Thread] = []
-        self._failures: list[BaseException] = []
-
-    @property
-    def left(self) -> int:
-        """How many tasks no process has taken yet."""
-        return len(self._left)
-
-    @property
-    def has_helpers(self) -> bool:
-        return bool(self._threads)
-
-    def run_next(self, run: Callable[[Any, Any], Any]) -> bool:
-        """Run one more task by ``run``; false when none is left."""
-        try:
-            number, task = self._left.popleft()
-        except IndexError:
-            return False
-        try:
-            self._answers[number] = run(self._function, task)
-        except BaseException:
-            self._left.clear()
-            raise
-        return True
-
-    def start(self, workers: Iterable[Worker]) -> None:
-        """Let processes help."""
-        for worker in workers:
-            thread = threading.Thread(target=self._feed, args=(worker,), name="mqtrace-local", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def join(self) -> None:
-        """Wait for the answers that are still out."""
-        for thread in self._threads:
-            thread.join()
-
-    def answers(self) -> list[Any]:
-        """Return the answers in the order of their tasks.
-
-        Raises:
-            Exception: what a task of another process raised.
-        """
-        for failure in self._failures:
-            raise failure
-        return self._answers
-
-    def _feed(self, worker: Worker) -> None:
-        try:
-            while self.run_next(worker.run):
-                pass
-        except BaseException as failure:  # noqa: BLE001 - raised again by the thread that waits
-            self._failures.append(failure)
+def _run_next(call: Function, left: deque[tuple[int, Any]], answers: list[Any]) -> None:
+    """Run the next task that no process has taken yet; none is left after one that failed."""
+    try:
+        number, task = left.popleft()
+    except IndexError:  # another thread took the last one
+        return
+    try:
+        answers[number] = call(task)
+    except BaseException:
+        left.clear()
+        raise

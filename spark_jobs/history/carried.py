@@ -12,13 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import as_path, make_directory, open_parquet
-from spark_jobs.columns import encode, is_true, take_rows
+from spark_jobs.columns import encode, hash_texts, is_true, mix, take_rows
 from spark_jobs.history.history import read_rows, write_rows
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_any_of
 from spark_jobs.schemas import EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.exchange.engine import Engine
@@ -26,63 +28,15 @@ if TYPE_CHECKING:
 POSITION: Final = ("side", "path", "record_index", "raw_hash")
 """The columns of ``EVENT`` that identify a piece of input."""
 
-_PACKED: Final = pa.binary(16)
-_INDEXES: Final = (1 << 32) + 1  # every 32-bit number, and null
-_LEAST_INDEX: Final = -(1 << 31)
-
-
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """Distinct positions, numbered from 0, each packed into 16 bytes. A null equals a null."""
-
-    path_codes: Mapping[str, int]
-    packed: Column
-
-    @classmethod
-    def of(cls, parts: Iterable[Mapping[str, Column]]) -> tuple[Positions, Ints]:
-        """Return the distinct positions among rows, and of each row, through all parts, the number of its position.
-
-        ``parts`` are columns ``POSITION`` of some rows at a time.
-        """
-        codes: dict[str, int] = {}
-        packed = [pa.array([], _PACKED)]
-        for columns in parts:
-            for path in encode(columns["path"]).words:
-                codes.setdefault(path, len(codes) + 1)
-            packed.append(_pack(columns, _code_paths(columns["path"], codes)))
-        coded = pa.concat_arrays(packed).dictionary_encode()
-        return cls(codes, coded.dictionary), np.asarray(coded.indices.cast(pa.int64()))
-
-    def __len__(self) -> int:
-        return len(self.packed)
-
-    def has_path(self, paths: Column) -> Mask:
-        """Return which rows come from a file of any of the positions: all others need not be read further."""
-        return _code_paths(paths, self.path_codes) >= 0
-
-    def find(self, columns: Mapping[str, Column]) -> Ints:
-        """Return the number of each row's position, -1 where it is none of these; ``columns`` are ``POSITION``."""
-        packed = _pack(columns, _code_paths(columns["path"], self.path_codes))
-        found: Any = pc.index_in(packed, value_set=self.packed)
-        return np.asarray(found.fill_null(-1).cast(pa.int64()))
-
-
-def _code_paths(paths: Column, codes: Mapping[str, int]) -> Ints:
-    """Return the code of each path: 0 for null, -1 for one without a code."""
-    coded = encode(paths)
-    return np.array([*(codes.get(word, -1) for word in coded.words), 0], np.int64)[coded.values]
-
-
-def _pack(columns: Mapping[str, Column], path_codes: Ints) -> Column:
-    """Return two numbers a row, as bytes; no two positions have both in common."""
-    hashes, indexes = NullableInts.of(columns["raw_hash"]), NullableInts.of(columns["record_index"])
-    index = np.where(indexes.known, indexes.values - _LEAST_INDEX + 1, 0)
-    others = (path_codes * _INDEXES + index) * 4 + hashes.known * 2 + equals(columns["side"], "native")
-    numbers: Any = np.stack([hashes.filled(0), others], axis=1)
-    return pa.FixedSizeBinaryArray.from_buffers(_PACKED, len(numbers), [None, pa.py_buffer(numbers)])
-
-
 _POSITION_AND_LINE: Final = (*POSITION, "line")
+
+
+def hash_positions(columns: Mapping[str, Column]) -> npt.NDArray[np.uint64]:
+    """Return a hash of each row's ``POSITION``, in which a null equals a null."""
+    texts = (hash_texts(columns[name]) for name in ("side", "path"))
+    numbers = [NullableInts.of(columns[name]) for name in ("record_index", "raw_hash")]
+    known = (one.known.astype(np.uint64) for one in numbers)
+    return mix(*texts, *(one.filled(0).view(np.uint64) for one in numbers), *known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +111,7 @@ def _find_read_again(carried: Sequence[str], fresh: Sequence[str]) -> tuple[Coun
         for group in range(file.metadata.num_row_groups):
             # Most row groups cost one column: nothing of their files is carried.
             paths = flatten_sides(file.read_row_group(group, columns=["path"], use_threads=False))["path"]
-            if np.any(positions.positions.has_path(paths)):
+            if np.any(positions.has_path(paths)):
                 columns = [*_POSITION_AND_LINE, "bad"]
                 table = file.read_row_group(group, columns=columns, use_threads=False)
                 events = table.filter(table["bad"].is_null())
@@ -175,18 +129,17 @@ def _count_sides(events: pa.Table) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True)
 class CarriedPositions:
-    """Where the carried events came from: of each row, in the order of its table, its position and its line."""
+    """Where the carried events came from: all their paths, and of each row, in order, its position and its line."""
 
-    positions: Positions
-    numbers: Ints
+    paths: frozenset[str]
+    positions: npt.NDArray[np.uint64]
     lines: NullableInts
 
     @classmethod
     def of(cls, carried: pa.Table) -> CarriedPositions:
         """Return the positions of carried ``EVENT`` rows."""
         columns = flatten_sides(carried.select(_POSITION_AND_LINE))
-        positions, numbers = Positions.of([columns])
-        return cls(positions, numbers, NullableInts.of(columns["line"]))
+        return cls(frozenset(encode(columns["path"]).words), hash_positions(columns), NullableInts.of(columns["line"]))
 
     @classmethod
     def read(cls, paths: Iterable[str]) -> CarriedPositions:
@@ -198,6 +151,10 @@ class CarriedPositions:
         narrow = pa.schema([EVENT.field(name) for name in _POSITION_AND_LINE])
         return cls.of(pa.concat_tables([narrow.empty_table(), *(read_rows(path, narrow) for path in paths)]))
 
+    def has_path(self, paths: Column) -> Mask:
+        """Return which rows come from a file of any carried event: all others need not be read further."""
+        return is_any_of(paths, self.paths)
+
     def match(self, fresh: pa.Table) -> tuple[Ints, Ints]:
         """Return the fresh rows that are carried as well, and the carried rows that these are.
 
@@ -205,11 +162,11 @@ class CarriedPositions:
         beyond the size up to which lines are numbered has none any more.
         """
         columns = flatten_sides(fresh.select(_POSITION_AND_LINE))
-        rows = np.flatnonzero(self.positions.has_path(columns["path"]))  # of most files nothing is carried
+        rows = np.flatnonzero(self.has_path(columns["path"]))  # of most files nothing is carried
         narrow = {name: take_rows(column, rows) for name, column in columns.items()}
-        numbers, lines = self.positions.find(narrow), NullableInts.of(narrow["line"])
-        found = np.flatnonzero(_has_partner(numbers, lines, self.numbers, self.lines, len(self.positions)))
-        again = _has_partner(self.numbers, self.lines, numbers[found], lines.take(found), len(self.positions))
+        positions, lines = hash_positions(narrow), NullableInts.of(narrow["line"])
+        found = np.flatnonzero(_has_partner(positions, lines, self.positions, self.lines))
+        again = _has_partner(self.positions, self.lines, positions[found], lines.take(found))
         return rows[found], np.flatnonzero(again)
 
 
@@ -221,13 +178,12 @@ def drop_read_again(events: pa.Table, carried: CarriedPositions) -> pa.Table:
     return events.filter(pa.array(kept)) if len(rows) else events
 
 
-def _has_partner(number_of: Ints, line_of: NullableInts, numbers: Ints, lines: NullableInts, size: int) -> Mask:
-    """Return which rows share a position (below ``size``; -1: none), and the line if both have one, with the others."""
-    is_used, is_without_line = np.zeros(size + 1, bool), np.zeros(size + 1, bool)
-    is_used[numbers[numbers >= 0]] = True
-    is_without_line[numbers[(numbers >= 0) & ~lines.known]] = True
-    _, lines_coded = np.unique(np.concatenate([line_of.values, lines.values]), return_inverse=True)
-    pairs = np.concatenate([number_of, numbers]) * (len(lines_coded) + 1) + lines_coded
-    same_line = np.isin(pairs[: len(number_of)], pairs[len(number_of) :][lines.known & (numbers >= 0)])
-    # A position of -1 indexes the last element, which is never set.
-    return is_used[number_of] & (~line_of.known | is_without_line[number_of] | same_line)
+def _has_partner(
+    positions: npt.NDArray[np.uint64], lines: NullableInts, others: npt.NDArray[np.uint64], other_lines: NullableInts
+) -> Mask:
+    """Return which rows share a position with one of the others, and the line if both have one."""
+    own, theirs = (mix(at, line.values.view(np.uint64)) for at, line in ((positions, lines), (others, other_lines)))
+    same_line = lines.known & np.isin(own, theirs[other_lines.known])
+    without_line = ~lines.known & np.isin(positions, others)
+    found: Mask = same_line | without_line | np.isin(positions, others[~other_lines.known])
+    return found

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
-from spark_jobs.history.carried import POSITION, Positions
+from spark_jobs.history.carried import POSITION, hash_positions
 from spark_jobs.history.history import read_groups
 from spark_jobs.judging.columns import NullableInts, either, equals, flatten_sides, is_any_of
 from spark_jobs.judging.counts import CARRIED_ON, find_last
@@ -22,7 +22,7 @@ from spark_jobs.schemas import EVENT, SIDE_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from spark_jobs.columns import Column, Ints, Mask
 
@@ -54,43 +54,6 @@ class Runs:
     forget_after_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedPositions:
-    """Where the records came from that earlier runs closed, and the run that had first reported each open."""
-
-    positions: Positions
-    runs: NullableInts
-
-    @classmethod
-    def of(cls, parts: Iterable[pa.Table]) -> ClosedPositions:
-        """Return the positions in parts of ``CLOSED``, each in one of them only."""
-        columns = [flatten_sides(part.select([*POSITION, "first_seen_run"])) for part in parts]
-        positions, numbers = Positions.of(columns)
-        runs = [NullableInts.of(one["first_seen_run"]) for one in columns]
-        values, known = np.zeros(len(positions), np.int64), np.zeros(len(positions), bool)
-        if runs:
-            values[numbers] = np.concatenate([one.values for one in runs])
-            known[numbers] = np.concatenate([one.known for one in runs])
-        return cls(positions, NullableInts(values, known))
-
-    @classmethod
-    def read(cls, paths: Sequence[str]) -> ClosedPositions | None:
-        """Return the positions in files of ``CLOSED``; ``None`` when nothing was closed.
-
-        Raises:
-            UnreadableInputError: a file is damaged.
-        """
-        narrow = pa.schema([EVENT.field(name) for name in (*POSITION, "first_seen_run")])
-        return cls.of(rows for path in paths for rows in read_groups(path, narrow)) if paths else None
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def find_run(self, columns: Mapping[str, Column]) -> NullableInts:
-        """Return the run of the record at each position, null where none was closed; ``columns`` are ``POSITION``."""
-        return self.runs.take(self.positions.find(columns))
-
-
 class OpenKey(NamedTuple):
     """What decides about the lifecycle of one key."""
 
@@ -114,7 +77,7 @@ class Outcome(NamedTuple):
     is_left: bool
 
 
-def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: ClosedPositions | None = None) -> pa.Table:
+def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = None) -> pa.Table:
     """Return ``VERDICT`` with ``lifecycle`` and ``first_seen_run``, the reasons being final.
 
     If only this run's input explains a key that an earlier run could not explain, its reason is UNEXPLAINED again. An
@@ -183,14 +146,36 @@ def _name_lifecycle(key: OpenKey, *, is_open: bool, is_covered: bool) -> str | N
     return next((lifecycle.value for holds, lifecycle in cases if holds), None)
 
 
-def find_closed_runs(columns: Mapping[str, Column], closed: ClosedPositions | None) -> NullableInts:
-    """Return for each one-sided key the run that had first reported it open, where an earlier run closed it."""
-    if closed is None or not len(closed):
+def read_closed(paths: Iterable[str]) -> pa.Table | None:
+    """Return ``position`` (a hash) and ``first_seen_run`` of the rows of ``CLOSED``; ``None`` for no file.
+
+    Raises:
+        UnreadableInputError: a file is damaged.
+    """
+    narrow = pa.schema([CLOSED.field(name) for name in (*POSITION, "first_seen_run")])
+    parts = [hash_closed(rows) for path in paths for rows in read_groups(path, narrow)]
+    return pa.concat_tables(parts) if parts else None
+
+
+def hash_closed(closed: pa.Table) -> pa.Table:
+    """Return ``CLOSED`` as :func:`read_closed` returns it."""
+    columns = flatten_sides(closed)
+    return pa.table({"position": pa.array(hash_positions(columns)), "first_seen_run": columns["first_seen_run"]})
+
+
+def find_closed_runs(columns: Mapping[str, Column], closed: pa.Table | None) -> NullableInts:
+    """Return for each one-sided key the run that had first reported it open, where an earlier run closed it.
+
+    ``closed`` is of :func:`read_closed`; each position is there once.
+    """
+    if closed is None:
         return NullableInts.constant(len(columns["status"]), None)
+    known = flatten_sides(closed)
     on_native, on_otlp = np.asarray(columns["on_native"]), np.asarray(columns["on_otlp"])
     own = {name: either(columns, name) for name in POSITION[1:]}
     side = pa.array(np.where(on_native, "native", "otlp"), pa.string())
-    return closed.find_run({"side": side, **own}).where(on_native != on_otlp)
+    places = pc.index_in(pa.array(hash_positions({"side": side, **own})), value_set=known["position"])
+    return NullableInts.of(known["first_seen_run"].take(places)).where(on_native != on_otlp)
 
 
 CANDIDATE: Final = EVENT.append(pa.field("verdict_row", pa.int64()))

@@ -33,7 +33,7 @@ from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_s
 from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points, write_rows
-from spark_jobs.history.lifecycle import CLOSED, ClosedPositions, Runs, assign_lifecycle, merge_closed, select_left_open
+from spark_jobs.history.lifecycle import CLOSED, Runs, assign_lifecycle, merge_closed, read_closed, select_left_open
 from spark_jobs.jobs.judge_tasks import (
     CANDIDATES,
     BucketPlan,
@@ -179,12 +179,12 @@ def _read(file: str, columns: Sequence[str]) -> pa.Table:
 
 
 def _write_reasons(plan: BucketPlan, parts: Sequence[tuple[str, pa.Table]]) -> Counted:
-    closed = ClosedPositions.read(plan.history.closed)
+    closed = read_closed(plan.history.closed)
     verdicts = pa.concat_tables(_write_again(plan, closed, *part) for part in parts)
     return Counted.of(verdicts, plan.counting, plan.history)
 
 
-def _write_again(plan: BucketPlan, closed: ClosedPositions | None, path: str, reasons: pa.Table) -> pa.Table:
+def _write_again(plan: BucketPlan, closed: pa.Table | None, path: str, reasons: pa.Table) -> pa.Table:
     name = f"{_EXPLAINED}{as_path(path).name}"
     verdicts = open_parquet(path).read(use_threads=False).combine_chunks()
     found = {name: reasons[name] for name in ("reason", "reason_detail")}

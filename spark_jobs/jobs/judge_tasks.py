@@ -22,11 +22,11 @@ from spark_jobs.graph.legs import OWNERS, find_verdict_owners, merge_owners
 from spark_jobs.history.carried import CarriedPositions, drop_read_again
 from spark_jobs.history.lifecycle import (
     CLOSED,
-    ClosedPositions,
     assign_lifecycle,
     find_closed,
     keep_open_events,
     number_within,
+    read_closed,
     select_left_open,
 )
 from spark_jobs.judging.columns import flatten_sides
@@ -143,7 +143,7 @@ def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blo
 
     ``blobs`` is emptied if several buckets travel together.
     """
-    closed = ClosedPositions.read(how.history.closed)
+    closed = read_closed(how.history.closed)
     if together == 1:
         return _judge_bucket(how, closed, number, blobs)
 
@@ -155,7 +155,7 @@ def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blo
     return merge_along(answers(), partial(sum_of, Judged))
 
 
-def _judge_bucket(how: BucketPlan, closed: ClosedPositions | None, bucket: int, blobs: list[bytes]) -> Judged:
+def _judge_bucket(how: BucketPlan, closed: pa.Table | None, bucket: int, blobs: list[bytes]) -> Judged:
     opened = open_bucket(blobs)
     with ExitStack() as stack:
         files = _Files(how, bucket, stack)
@@ -169,7 +169,7 @@ def _judge_bucket(how: BucketPlan, closed: ClosedPositions | None, bucket: int, 
 
 
 def _count_slice(
-    how: BucketPlan, closed: ClosedPositions | None, files: _Files, part: JudgedSlice
+    how: BucketPlan, closed: pa.Table | None, files: _Files, part: JudgedSlice
 ) -> tuple[Judged, pa.Table, pa.Table]:
     """Write some verdicts of a bucket; return what they come to but for the residue, that, and their messages."""
     verdicts = assign_lifecycle(part.verdicts, how.runs, closed)

@@ -18,7 +18,7 @@ from spark_jobs.history.history import (
     trend_points,
     write_rows,
 )
-from spark_jobs.history.lifecycle import CLOSED, ClosedPositions
+from spark_jobs.history.lifecycle import CLOSED, read_closed
 from spark_jobs.schemas import EVENT, CountedDrop
 from tests.support.events import START_MS, publish
 from tests.support.results import result
@@ -93,7 +93,7 @@ def test_next_run_finds_what_was_left(kept):
     with open_history(kept) as past:
         (path,) = past.carried_files()
         assert [(row["msg_id"], row["keys"]) for row in read_rows(path, EVENT).to_pylist()] == [("A", ["k"])]
-        assert len(ClosedPositions.read(past.closed_files())) == 1
+        assert len(read_closed(past.closed_files())) == 1
         assert [drop.count for drop in past.used_drops()] == [5]
 
 
@@ -124,7 +124,7 @@ def test_damaged_state_is_refused(kept):
         with pytest.raises(UnreadableInputError, match="name another --history"):
             read_rows(past.carried_files()[0], EVENT)
         with pytest.raises(UnreadableInputError, match="name another --history"):
-            ClosedPositions.read(past.closed_files())
+            read_closed(past.closed_files())
 
 
 def test_nothing_closed_keeps_no_file(tmp_path):
@@ -133,7 +133,7 @@ def test_nothing_closed_keeps_no_file(tmp_path):
         past.commit({"run": 1})
     with open_history(tmp_path) as past:
         assert past.closed_files() == []
-        assert ClosedPositions.read([]) is None
+        assert read_closed([]) is None
 
 
 NOON_NS = WallNs(START_MS * 1_000_000)

@@ -7,12 +7,12 @@ import pytest
 
 from spark_jobs.history.lifecycle import (
     CLOSED,
-    ClosedPositions,
     OpenKey,
     Runs,
     assign_lifecycle,
     decide_lifecycle,
     find_closed_runs,
+    hash_closed,
 )
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.kernel import judge
@@ -164,7 +164,7 @@ def test_half_record_is_open_until_the_horizon():
 def closed_at(**place):
     row = {"side": "native", "record_index": 0, "line": 1, "first_seen_run": 2, "last_ms": START_MS, **place}
     row = {"path": LOST["path"], "raw_hash": LOST["raw_hash"], **row}
-    return ClosedPositions.of([pa.Table.from_pylist([row, {**row, "path": "elsewhere"}], schema=CLOSED)])
+    return hash_closed(pa.Table.from_pylist([row, {**row, "path": "elsewhere"}], schema=CLOSED))
 
 
 def test_open_key_at_the_position_of_a_closed_one_has_regressed():
