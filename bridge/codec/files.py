@@ -19,7 +19,7 @@ from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from bridge.page.wording import plural, visible
 from bridge.storage import as_path, refuse_compressed
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body, decode_stream
@@ -173,7 +173,7 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
     """Print who can have written ``files``; without any, every known writer.
 
     Raises:
-        UsageError, UnreadableInputError: a file is wrong.
+        UsageError, UnreadableInputError: a file is wrong, or no file holds a record.
     """
     from bridge.codec import tables  # noqa: PLC0415  rich takes its time
 
@@ -188,8 +188,9 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
         rows = tables.known_writers()
         columns = tables.WRITER_COLUMNS
     if not rows:
-        typer.echo(f"mqtrace: no record can be read in {' '.join(map(_shown, files or ()))}", err=True)
-    elif as_json:
+        names = " ".join(map(_shown, files or ()))
+        raise UnreadableInputError(f"no record can be read in {names}; mqtrace decode shows what is there")
+    if as_json:
         _write(dump(row) for row in rows)
     else:
         tables.print_rows(columns, rows)

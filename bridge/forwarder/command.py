@@ -11,6 +11,7 @@ import typer
 from bridge.addresses import parse_directory, parse_duration_ms
 from bridge.codec.framing import MessageTypeMap
 from bridge.commands import LONGEST_TIMEOUT_MS, Charset, TimeoutMs, TypeMap, option
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 
@@ -50,7 +51,10 @@ _Native = Annotated[
         metavar="URL",
     ),
 ]
-_Dialect = Annotated[str, option("Output", "The records of --native: one of mqtrace dialects.", metavar="NAME")]
+_Dialect = Annotated[
+    str | None,
+    option("Output", f"The records of --native: one of mqtrace dialects, else {DEFAULT_DIALECT}.", metavar="NAME"),
+]
 _State = Annotated[
     str | None,
     option(
@@ -90,7 +94,7 @@ _MaxPending = Annotated[int, option("Spans", "Records that may wait; each takes 
 _NameFrom = Annotated[
     _ServiceNameFrom, option("Spans", "The spans' service.name: the record's group, or --service-name.")
 ]
-_ServiceName = Annotated[str, option("Spans", "For --service-name-from fixed.", metavar="NAME")]
+_ServiceName = Annotated[str | None, option("Spans", "For --service-name-from fixed; else rocketmq.", metavar="NAME")]
 _MessagingSystem = Annotated[str, option("Spans", "The spans' messaging.system.", metavar="NAME")]
 _StampedAfter = Annotated[
     list[str] | None, option("Spans", "Groups of clients that stamp a Pub after the send: Go's.", metavar="PATTERN")
@@ -103,7 +107,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
     *,
     otlp_endpoint: _OtlpEndpoint = None,
     native: _Native = None,
-    dialect: _Dialect = DEFAULT_DIALECT,
+    dialect: _Dialect = None,
     state: _State = None,
     once: _Once = False,
     group: _Group = "mqtrace-forward",
@@ -115,7 +119,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
     pair_timeout: _PairTimeout = "60s",
     max_pending: _MaxPending = 100_000,
     service_name_from: _NameFrom = _ServiceNameFrom.GROUP,
-    service_name: _ServiceName = "rocketmq",
+    service_name: _ServiceName = None,
     messaging_system: _MessagingSystem = "rocketmq",
     stamped_after: _StampedAfter = None,
     msg_type_map: TypeMap = MessageTypeMap.A,
@@ -133,6 +137,9 @@ def forward(  # noqa: PLR0913 - one parameter per option
     """
     from bridge.forwarder.run import ForwardOptions, run  # noqa: PLC0415 - keep `mqtrace --help` fast
 
+    is_fixed = service_name_from is _ServiceNameFrom.FIXED
+    if service_name is not None and not is_fixed:
+        raise UsageError(f"--service-name {service_name} changes nothing here: add --service-name-from fixed")
     options = ForwardOptions(
         source=source,
         landing=None if landing is None else parse_directory(landing, option="--landing"),
@@ -149,7 +156,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
         otlp_timeout_ms=otlp_timeout_ms,
         pair_timeout_ms=parse_duration_ms(pair_timeout, name="--pair-timeout"),
         max_pending=max_pending,
-        service_name=service_name if service_name_from is _ServiceNameFrom.FIXED else None,
+        service_name=service_name or "rocketmq" if is_fixed else None,
         messaging_system=messaging_system,
         stamped_after=tuple(stamped_after or ()),
         msg_type_map=msg_type_map.value,

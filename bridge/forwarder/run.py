@@ -8,6 +8,7 @@ import signal
 import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,7 +59,7 @@ class ForwardOptions:
     landing: AnyPath | None = None
     otlp_endpoint: str | None = None
     native: str | None = None
-    dialect: str = DEFAULT_DIALECT
+    dialect: str | None = None
     state: AnyPath | None = None
     once: bool = False
     group: str = "mqtrace-forward"
@@ -96,10 +97,12 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint, reading)
         forwarding = native or spans
         measures = Measures(spans)
+
+        on_pass = partial(_print_pass, options=options, source=source, spans=forwarding, measures=measures)
         try:
             if options.once:
                 counts = forward_once(source, landing, spans=forwarding, flush=True)
-                measures.add(counts)
+                on_pass(counts)
             else:
                 counts = forward_until(
                     opened.enter_context(_stopped_by_signals()),
@@ -107,7 +110,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                     landing,
                     spans=forwarding,
                     pause_ms=_PAUSE_MS,
-                    on_pass=lambda passed: _print_pass(passed, forwarding, measures),
+                    on_pass=on_pass,
                 )
         except (PeerError, UsageError) as error:
             if isinstance(error, UsageError) and not measures.has_added:
@@ -120,7 +123,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
 
 
 def _check_delivery(options: ForwardOptions) -> None:
-    """Refuse an empty group, no target, ``--native`` beside other targets, and for it a source without spans."""
+    """Refuse an empty group, no target, and options that exclude or need each other."""
     if not options.group.strip():
         raise UsageError("--group is empty: name a consumer group")  # librdkafka would end the process
     others = (options.landing, options.otlp_endpoint) != (None, None)
@@ -132,6 +135,8 @@ def _check_delivery(options: ForwardOptions) -> None:
         raise UsageError(
             "--native takes spans from --source, --landing and --otlp-endpoint native records: run them apart"
         )
+    if options.dialect is not None and options.native is None:
+        raise UsageError(f"--dialect {options.dialect} is for --native, which writes records; leave it out")
     if options.native is not None and parse_address(options.source).kind is Kind.ROCKETMQ:
         raise UsageError(
             "--native takes spans: give --source kafka://BOOTSTRAP/TOPIC of a Collector, or a DIR of its files"
@@ -204,15 +209,16 @@ def _client_config(options: ForwardOptions) -> dict[str, str]:
 
 
 def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> NativeForwarding:
+    dialect = options.dialect or DEFAULT_DIALECT
     sink = open_native(
         target,
-        dialect=options.dialect,
+        dialect=dialect,
         landing_format=options.landing_format,
         client_config=_client_config(options),
         timeout_ms=options.timeout_ms,
     )
     opened.callback(sink.close)
-    return NativeForwarding(sink, dialect=options.dialect, max_message_bytes=Settings.from_env({}).max_message_bytes)
+    return NativeForwarding(sink, dialect=dialect, max_message_bytes=Settings.from_env({}).max_message_bytes)
 
 
 def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, reading: Reading) -> SpanForwarding:
@@ -291,9 +297,15 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 _Forwarding = SpanForwarding | NativeForwarding | None
 
 
-def _print_pass(passed: ForwardCounts, spans: _Forwarding, measures: Measures) -> None:
+def _print_pass(
+    passed: ForwardCounts, *, options: ForwardOptions, source: TraceSource, spans: _Forwarding, measures: Measures
+) -> None:
+    is_first, is_native = passed.messages > 0 and not measures.has_added, isinstance(spans, NativeForwarding)
     measures.add(passed)
-    if not passed.messages and not passed.spans:
+    if is_first and not is_native and not source.holds_records:
+        read, place = plural(passed.messages, "message"), without_password(options.source)
+        typer.echo(f"mqtrace: warning: no trace record in {read} of --source {place}: name a trace topic", err=True)
+    if options.once or not (passed.messages or passed.spans):
         return
     if isinstance(spans, NativeForwarding):
         taken, written = plural(passed.messages, "OTLP message"), plural(passed.spans, "record")

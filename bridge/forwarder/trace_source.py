@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from otel_mqtrace._errors import PeerError
+from otel_mqtrace.wire.native.layout import RECORD_START
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator
@@ -44,13 +45,14 @@ class TraceSource(ABC):
     ``has_answered`` is whether a drain has reached the source since the start. ``trimmed`` is what retention had
     removed, ``bad_bodies`` counts pieces of files that are not messages, ``first_bad`` is the place and reason of the
     first. ``changed_files`` are those that changed since they were forwarded, by name; they are not read again.
-    ``has_been_read`` is whether the group had a position beyond the beginning at the start.
+    ``has_been_read`` is whether the group had a position beyond the beginning at the start, ``holds_records`` whether
+    any body that was drained begins with a native record.
     """
 
     def __init__(self) -> None:
         self.behind: Collection[int | None] = ()
         self.has_answered = False
-        self.has_been_read = False
+        self.has_been_read = self.holds_records = False
         self.trimmed: list[Trimmed[Any]] = []
         self.bad_bodies = 0
         self.first_bad = ""
@@ -65,6 +67,7 @@ class TraceSource(ABC):
         with closing(self._drain()) as batches:
             for batch in batches:
                 self.has_answered = True
+                self.holds_records = self.holds_records or any(RECORD_START.match(each.body) for each in batch)
                 yield batch
         self.has_answered = True
 

@@ -115,10 +115,11 @@ def test_group_in_the_table_of_writers_cannot_control_the_terminal(mqtrace):
     assert "⟨U+001B⟩" in "".join(out.decode().split())
 
 
-def test_bodies_without_a_record_are_one_line_without_a_writer(mqtrace):
+def test_bodies_without_a_record_are_exit_2_and_one_line(mqtrace):
     for more in ([], ["--json"]):
         done = mqtrace("dialects", "-", *more, stdin=b"\x00garbage")
-        assert done == (0, b"", "mqtrace: no record can be read in standard input\n")
+        line = "mqtrace: error: no record can be read in standard input; mqtrace decode shows what is there\n"
+        assert done == (2, b"", line)
 
 
 @pytest.mark.parametrize("columns", [80, 120])

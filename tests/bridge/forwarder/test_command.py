@@ -56,6 +56,15 @@ def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
     assert {service for spans in receiver.contents().values() for service, _ in spans} == {"mq"}
 
 
+def test_topic_without_a_trace_record_is_one_line(topic, tmp_path, capsys):
+    options = ["forward", "--source", topic.url, "--landing", str(tmp_path), "--once"]
+    warning = f"mqtrace: warning: no trace record in 2 messages of --source {topic.url}: name a trace topic\n"
+    for bodies, said in (([b'{"order": 1}', b""], warning), ([b"x", body_of(pub())], "")):
+        topic.send(*bodies)
+        assert main(options) == 0
+        assert capsys.readouterr().err == said
+
+
 def test_unreachable_receiver_is_exit_2_and_one_line(topic, mqtrace):
     topic.send(body_of(pub()), partition=0)
     options = ["--source", topic.url, "--otlp-endpoint", "http://user:secret@127.0.0.1:1"]
@@ -166,6 +175,11 @@ def test_ignored_sighup_stays_ignored_and_an_ignored_sigint_stops(tmp_path):
         (["--source", "file", "--landing", "x", "--state", "file"], "--state file is a file: name a directory"),
         (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--group", ""], "--group is empty"),
         (["--source", "files:.", "--landing", "x", "--group", " "], "--group is empty"),
+        (["--source", "files:.", "--landing", "x", "--dialect", "5.5.0"], "--dialect 5.5.0 is for --native"),
+        (
+            ["--source", "files:.", "--otlp-endpoint", "http://h", "--service-name", "x"],
+            "--service-name x changes nothing here: add --service-name-from fixed",
+        ),
     ],
 )
 def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, monkeypatch, mqtrace):
