@@ -25,6 +25,7 @@ from bridge.otlp.detect import (
     LONGEST_LINE_BYTES,
     Layout,
     LineTooLongError,
+    is_cut_zstd,
     open_zstd,
     unpack_whole_zstd,
     zstd_error,
@@ -233,15 +234,14 @@ def joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
 
 def _zstd_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
     content = _Unpacked(file)
-    yield from _lines(_split_lines(content), parse)
-    yield from content.damage()
+    yield from content.with_end(_lines(_split_lines(content), parse))
 
 
 class _Unpacked:
     """The chunks inside a zstd file, up to its end or to the first damage, behind which nothing can be unpacked."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._reader, self._is_damaged = open_zstd(file), False
+        self._file, self._reader, self._is_damaged = file, open_zstd(file), False
 
     def __iter__(self) -> Iterator[bytes]:
         while chunk := self._next():
@@ -251,14 +251,19 @@ class _Unpacked:
         try:
             data: bytes = self._reader.read1(_CHUNK_BYTES)  # what comes before damage
         except zstd_error():
-            self._is_damaged = True  # reported by `damage`
+            self._is_damaged = True  # reported by `with_end`
             return b""
         return data
 
-    def damage(self) -> Iterator[Bad]:
-        """Yield the error of a rest that could not be unpacked."""
+    def with_end(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield ``items``, which are read from the chunks, and then that the rest is damaged or was cut off."""
+        item = None
+        for item in items:
+            yield item
         if self._is_damaged:
             yield Bad(1, "zstd data damaged: the rest of the file cannot be unpacked", b"")
+        elif not isinstance(item, Tail) and is_cut_zstd(self._file):
+            yield Tail(1, None)
 
 
 def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -326,8 +331,7 @@ def _framed_in_zstd(file: BinaryIO, parse: Parse) -> Iterator[Item]:
     content = _Unpacked(file)
     with tempfile.TemporaryFile() as unpacked:
         unpacked.writelines(content)
-        yield from _framed(unpacked, parse, parse)
-    yield from content.damage()
+        yield from content.with_end(_framed(unpacked, parse, parse))
 
 
 def _frames(data: bytes | mmap.mmap, parse: Parse, parse_whole: Parse) -> Iterator[Item]:

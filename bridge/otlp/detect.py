@@ -31,6 +31,8 @@ _LINES_LOOKED_AT: Final = 50
 _LENGTH_BYTES: Final = 4
 _JSON_STARTS: Final = frozenset({b"{", b"["})
 _DECODED: Final = re.compile(rb'\{"body_index": ?\d+, ?"record_index":')
+_ZSTD_HEADER_BYTES: Final = 18  # the longest
+_ZSTD_SKIPPABLE: Final = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 _FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited: how every non-empty TracesData starts
 
 
@@ -256,6 +258,36 @@ def zstd_error() -> type[Exception]:
     import zstandard  # noqa: PLC0415  (optional extra, present where something was unpacked)
 
     return zstandard.ZstdError
+
+
+def is_cut_zstd(file: Any) -> bool:
+    """Return whether a local file of zstd frames ends inside one; nothing is unpacked (RFC 8878, 3.1.1)."""
+    import zstandard  # noqa: PLC0415  (as above)
+
+    if not isinstance(file.raw, io.FileIO):  # a store has whole uploads, and each of these reads would be a request
+        return False
+    end: int = file.seek(0, io.SEEK_END)
+    at = 0
+    while at < end:
+        file.seek(at)
+        head = file.read(_ZSTD_HEADER_BYTES)
+        if _ZSTD_SKIPPABLE.match(head):
+            at += 8 + int.from_bytes(head[4:8], "little")
+            continue
+        try:
+            frame = zstandard.get_frame_parameters(head)
+        except zstandard.ZstdError:  # cut inside the header
+            return True
+        at, is_last = at + zstandard.frame_header_size(head), 0
+        while not is_last and at < end:
+            file.seek(at)
+            block = int.from_bytes(file.read(3), "little")
+            is_last, is_run = block & 1, block >> 1 & 3 == 1
+            at += 3 + (1 if is_run else block >> 3)
+        if not is_last:
+            return True
+        at += 4 if frame.has_checksum else 0
+    return at > end
 
 
 def unpack_whole_zstd(data: bytes) -> bytes | None:

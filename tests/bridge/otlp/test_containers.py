@@ -2,6 +2,7 @@
 
 import base64
 import codecs
+import itertools
 import json
 import struct
 import time
@@ -404,6 +405,18 @@ def test_text_before_damaged_zstd_is_read(tmp_path):
     path.write_bytes(zstandard.compress(b'{"resourceSpans": []}\n' * 100) + b"garbage after")
     messages = list(read_messages(path, Layout.JSON_LINES_ZSTD, parse=parse_message))
     assert [type(item) for item in messages] == [Message] * 100 + [Bad]
+
+
+def test_zstd_cut_off_anywhere_but_behind_a_frame_has_a_tail(tmp_path):
+    """A frame of which nothing can be unpacked counts as cut off, too."""
+    path, line = tmp_path / "spans.json.zst", b'{"resourceSpans": []}' + b" " * 1_000 + b"\n"
+    packer = zstandard.ZstdCompressor(write_checksum=True)
+    frames = [packer.compress(line), b"\x50\x2a\x4d\x18\x03\0\0\0abc", zstandard.compress(line)]
+    whole, ends = b"".join(frames), set(itertools.accumulate(map(len, frames)))
+    for size in range(len(frames[0]), len(whole) + 1):
+        path.write_bytes(whole[:size])
+        _, bad, tails = read(path, Layout.JSON_LINES_ZSTD)
+        assert (bad, len(tails)) == ([], size not in ends)
 
 
 @pytest.mark.parametrize(
