@@ -349,18 +349,10 @@ def _copy(source: StorePath, target: StorePath) -> None:
         source.store.files.copy_file(source.key, target.key)
 
 
-def move_tree(source: AnyPath, final: AnyPath, *, last: str | None = None) -> None:
-    """Rename a directory to an unused name; an object store copies, ``last`` at the end as proof that all are there."""
-    if not isinstance(source, StorePath) or not isinstance(final, StorePath):
-        Path(source).rename(final)
-    elif source.store.renames:
-        with _as_os_error(source):
-            source.store.files.move(source.key, final.key)
-    else:
-        targets = {path: final / str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
-        for is_last in (False, True):
-            copy_files({path: to for path, to in targets.items() if (path.name == last) is is_last})
-        remove_tree(source)
+def move_tree(source: StorePath, final: StorePath) -> None:
+    """Rename a directory to an unused name, in a store that can."""
+    with _as_os_error(source):
+        source.store.files.move(source.key, final.key)
 
 
 def list_files(directory: str | AnyPath) -> list[str]:
@@ -384,8 +376,8 @@ def replace_tree(source: AnyPath, final: StorePath, *, spare: AnyPath, stale: An
         remove_tree(spare)
         stale.unlink(missing_ok=True)
         if final.exists():
-            move_tree(final, spare)
-        move_tree(source, final)
+            move_tree(final, cast("StorePath", spare))
+        move_tree(cast("StorePath", source), final)
         return
     token = secrets.token_hex(4)
     files = [cast("StorePath", as_path(path)) for path in list_files(source)]

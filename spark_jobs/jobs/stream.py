@@ -10,7 +10,6 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import NothingThereError, expand_files, parse_address
@@ -19,7 +18,7 @@ from bridge.storage import as_path, hold
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.jobs.batch import conclude, reconcile
-from spark_jobs.jobs.ingested import Ingested, survey_again
+from spark_jobs.jobs.ingested import Batch, Ingested, survey_again
 from spark_jobs.jobs.options import check_options, choose, no_progress, no_report
 from spark_jobs.jobs.reading import read_side
 from spark_jobs.jobs.workspace import open_engine, open_workspace, start_spark
@@ -118,7 +117,7 @@ def _judge(
     report: Report,
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
-    native, spans = ingest.ingested.sides()
+    native, spans = ingest.ingested.total().sides.values()
     options = chosen.options
     result = reconcile(
         workspace,
@@ -137,7 +136,7 @@ def _judge(
 
 def _doubt_grown_files(result: Result, ingest: Ingest) -> Result:
     """Make a result inconclusive if a file has grown since it was read: the stream does not read it again."""
-    grown = [path for path, size in ingest.ingested.sizes().items() if ingest.size_of(path) > size]
+    grown = [path for path, size in ingest.ingested.total().sizes.items() if ingest.size_of(path) > size]
     if not grown or not result.conservation.holds:
         return result
     more = f" and {len(grown) - 1} more files have" if len(grown) > 1 else " has"
@@ -197,8 +196,8 @@ class Ingest:
     def ingest(self, engine: Engine) -> int:
         """Read and keep what is new, topics first; return the number of new batches."""
         self._progress("looking for what is new")
-        self.ingested.remove_unfinished()
-        before = set(self.ingested.names())
+        self.ingested.remove_unlisted()
+        before = self.ingested.batches()
         self._read_topics(engine)
         srcs = dict.fromkeys(src for side in (self._options.native, self._options.otlp) for src in apart(side)[0])
         found, is_complete = find_files(srcs)
@@ -207,11 +206,12 @@ class Ingest:
             self.ingested.forget_files(self._listed)
             self._passed_over.intersection_update(self._listed)
             self.unknown = self.unknown.intersection(self._listed)
-        known = self.ingested.sources() | self._passed_over
+        read = self.ingested.total_read().values()
+        known = self._passed_over.union(*(side.sources for side in read))
         new = [path for name, path in self._listed.items() if name not in known]
         for begin in range(0, len(new), self._files_per_batch):
             self._read_files(engine, new[begin : begin + self._files_per_batch])
-        count = len(set(self.ingested.names()) - before)
+        count = len(self.ingested.batches().keys() - before)
         self.ingested.compact()
         return count
 
@@ -222,23 +222,20 @@ class Ingest:
 
     def _read_topics(self, engine: Engine) -> None:
         """Read the topics behind the offsets of earlier batches; a killed batch has left none."""
-        how, taken = self._options.reading, self.ingested.offsets()
+        how, taken = self._options.reading, self.ingested.total_read()
         held = {
             side: {address: topic_ranges(address, how.client_config) for address in apart(srcs)[1]}
             for side, srcs in (("native", self._options.native), ("otlp", self._options.otlp))
         }
         behind = {
-            side: {address: find_new_ranges(ranges, taken[side]) for address, ranges in topics.items()}
+            side: {address: find_new_ranges(ranges, taken[side].offsets) for address, ranges in topics.items()}
             for side, topics in held.items()
         }
-        new = {side: list(chain.from_iterable(topics.values())) for side, topics in behind.items()}
-        if not any(new.values()):
-            return
-        self._progress("reading new messages")
-        ends = {(side, one.address, one.partition): one.end for side in new for one in (*taken[side], *new[side])}
-        inputs = {side: Inputs(topics=behind[side]) for side in new if new[side]}
-        how = name_native_writers(Inputs(topics=held["native"]), how)
-        self._read(engine, f"topics-{sum(ends.values()):020d}", inputs, how)
+        inputs = {side: Inputs(topics=topics) for side, topics in behind.items() if any(topics.values())}
+        if inputs:
+            self._progress("reading new messages")
+            how = name_native_writers(Inputs(topics=held["native"]), how)
+            self._read(engine, "topics", inputs, how)
 
     def _read_files(self, engine: Engine, paths: Sequence[AnyPath]) -> None:
         """Read files as one batch, without those that were removed after they had been listed."""
@@ -260,19 +257,19 @@ class Ingest:
         inputs = {side: Inputs(files) for side, files in (("native", native), ("otlp", otlp)) if files}
         if inputs:
             self._progress(f"reading {len(native) + len(otlp)} new files")
-            self._read(engine, self.ingested.next_name(), inputs, name_native_writers(Inputs(native), how))
+            self._read(engine, "files", inputs, name_native_writers(Inputs(native), how))
         self._passed_over |= {str(path) for path in paths}  # what is neither side is looked at once
         self.unknown |= find_unknown(others)
 
-    def _read(self, engine: Engine, name: str, inputs: Mapping[str, Inputs], how: ReadOptions) -> None:
+    def _read(self, engine: Engine, kind: str, inputs: Mapping[str, Inputs], how: ReadOptions) -> None:
         files = [str(file.path) for given in inputs.values() for file in given.files]
         sizes = {path: size for path in files if (size := _size_of(path))}
-        incoming = self.ingested.incoming(name)
+        name = self.ingested.make_batch(kind)
         sides = {
-            side: read_side(engine, Side(side), given, str(incoming / side), options=how)
+            side: read_side(engine, Side(side), given, str(self.ingested.place(name) / side), options=how)
             for side, given in inputs.items()
         }
-        self.ingested.commit(name, sides, sizes=sizes)
+        self.ingested.commit(name, Batch(sides, sizes))
 
 
 def find_new_ranges(held: Iterable[PartitionRange], taken: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:

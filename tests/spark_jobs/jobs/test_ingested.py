@@ -1,6 +1,5 @@
 """What a stream has taken in: batches that are there whole or not at all, and are joined as they grow in number."""
 
-import shutil
 from dataclasses import fields, replace
 
 import pyarrow as pa
@@ -9,7 +8,7 @@ from pyarrow import parquet
 
 from bridge.storage import list_files
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.ingested import Ingested, survey_again
+from spark_jobs.jobs.ingested import Batch, Ingested, survey_again
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import Survey, Surveyed, survey
 from spark_jobs.schemas import NORMALISED
@@ -21,9 +20,11 @@ SPANS = topic_address("broker:9092", "spans")
 
 
 def side(**changes):
-    """One side as a reader tells of it; what its files were called there does not matter."""
-    given = {"records_read": 2, "exploded": 1, "sources": ("a.jsonl",), "layouts": ("landing",), "last_event_ms": 7}
-    return EventSide(**{"files": (".incoming-b/native/part.parquet",), **given, **changes})
+    """One side as a reader tells of it; ``take`` adds its files."""
+    return EventSide(
+        **{"records_read": 2, "exploded": 1, "sources": ("a.jsonl",), "layouts": ("landing",), "last_event_ms": 7}
+        | changes
+    )
 
 
 def span_range(first, end, partition=0):
@@ -34,118 +35,121 @@ def rows_of(paths):
     return [row["msg_id"] for path in paths for row in parquet.read_table(path).to_pylist()]
 
 
-def take(ingested, name, msg_ids, given=None, *, of="native"):
-    directory = ingested.incoming(name) / of
+def take(ingested, rows, given=None, *, of="native"):
+    """Commit a batch with a file for each of the rows, and return its name."""
+    name = ingested.make_batch("files")
+    directory = ingested.place(name) / of
     directory.mkdir()
-    for number, msg_id in enumerate(msg_ids):
-        rows = pa.Table.from_pylist([{**publish(of, msg_id), "bad": None}], schema=NORMALISED)
-        parquet.write_table(rows, directory / f"part-{number:05d}.parquet")
-    ingested.commit(name, {of: given or side()}, sizes={"a.jsonl": 10})
+    for number, row in enumerate(rows):
+        event = publish(of, row) if isinstance(row, str) else row
+        table = pa.Table.from_pylist([{**event, "bad": None}], schema=NORMALISED)
+        parquet.write_table(table, directory / f"part-{number:05d}.parquet")
+    read = replace(given or side(), files=tuple(list_files(str(directory))))
+    ingested.commit(name, Batch({of: read}, {f"{name}.jsonl": 10}))
+    return name
+
+
+def directories(root):
+    return {path.name for path in root.iterdir() if path.is_dir()}
 
 
 def test_batch_counts_once_it_is_committed(tmp_path):
     ingested = Ingested(tmp_path)
-    assert ingested.sides() == (EventSide(), EventSide())
-    ingested.incoming("b-1")
-    assert ingested.names() == ()
-    take(ingested, "b-1", "AB")
-    assert ingested.names() == ("b-1",)
-    files = tuple(list_files(str(tmp_path / "batch=b-1" / "native")))
-    assert ingested.batches() == {"b-1": {"native": side(files=files)}}
-    assert ingested.sizes() == {"a.jsonl": 10}
+    assert ingested.total() == Batch({"native": EventSide(), "otlp": EventSide()})
+    ingested.make_batch("files")
+    assert not ingested.batches()
+    name = take(ingested, "AB")
+    files = tuple(list_files(str(tmp_path / f"batch={name}" / "native")))
+    assert ingested.batches() == {name: Batch({"native": side(files=files)}, {f"{name}.jsonl": 10})}
+    assert directories(tmp_path) > {f"batch={name}"}
+    ingested.remove_unlisted()
+    assert directories(tmp_path) == {f"batch={name}"}
 
 
-def test_batch_committed_again_replaces_itself(tmp_path):
-    ingested = Ingested(tmp_path)
-    take(ingested, "b-1", "AB")
-    take(ingested, "b-1", "C")
-    assert rows_of(list_files(str(tmp_path / "batch=b-1" / "native"))) == ["C"]
+def test_batches_are_found_where_their_directory_was_moved_to(tmp_path):
+    take(Ingested(tmp_path / "before"), "AB")
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert rows_of(Ingested(tmp_path / "after").total().sides["native"].files) == ["A", "B"]
 
 
 def test_offsets_of_several_batches_are_one_range_a_partition(tmp_path):
     ingested = Ingested(tmp_path)
-    take(ingested, "b-1", "A", side(offsets=(span_range(0, 5), span_range(2, 3, partition=1))))
-    take(ingested, "b-2", "B", side(offsets=(span_range(5, 9),)))
-    assert ingested.offsets() == {"native": (span_range(0, 9), span_range(2, 3, partition=1)), "otlp": ()}
+    take(ingested, "A", side(offsets=(span_range(0, 5), span_range(2, 3, partition=1))))
+    take(ingested, "B", side(offsets=(span_range(5, 9),)))
+    read = ingested.total_read()
+    assert (read["native"].offsets, read["otlp"].offsets) == ((span_range(0, 9), span_range(2, 3, partition=1)), ())
 
 
 def test_joined_batches_hold_the_same_rows_in_few_files(tmp_path):
     ingested = Ingested(tmp_path)
     for number in range(6):
-        take(ingested, f"b-{number}", [f"{number}{name}" for name in "ABCD"], side(last_event_ms=number))
-    take(ingested, "b-6", "S", side(sources=("s.jsonl",)), of="otlp")
-    before = rows_of(sorted(map(str, tmp_path.glob("batch=*/native/*.parquet"))))
-    copies = [shutil.copytree(batch, tmp_path / f"copy-{batch.name}") for batch in tmp_path.glob("batch=*")]
+        take(ingested, [f"{number}{name}" for name in "ABCD"], side(last_event_ms=number))
+    take(ingested, "S", side(sources=("s.jsonl",)), of="otlp")
+    before = ingested.total()
+    rows = rows_of(before.sides["native"].files)
     ingested.compact(most_batches=6)
-    (joined,) = ingested.names()
-    files = list_files(str(tmp_path / f"batch={joined}" / "native"))
-    assert len(files) == 8
-    assert rows_of(files) == before
-    read = ingested.batches()[joined]
-    assert (read["native"].records_read, read["native"].last_event_ms) == (12, 5)
-    assert read["otlp"].sources == ("s.jsonl",)
-    assert ingested.sizes() == {"a.jsonl": 10}
-    for copy in copies:  # as when it was killed before they were removed
-        copy.rename(tmp_path / copy.name.removeprefix("copy-"))
-    ingested.incoming("b-7")
-    (tmp_path / "batch=b-8" / "native").mkdir(parents=True)
-    assert ingested.names() == (joined,)
-    ingested.remove_unfinished()
-    assert [path.name for path in tmp_path.iterdir()] == [f"batch={joined}"]
+    (joined,) = ingested.batches()
+    read = ingested.total()
+    assert len(read.sides["native"].files) == 8
+    assert rows_of(read.sides["native"].files) == rows
+    assert (read.sides["native"].records_read, read.sides["native"].last_event_ms) == (12, 5)
+    assert read.sides["otlp"].sources == ("s.jsonl",)
+    assert read.sizes == before.sizes
+    assert directories(tmp_path) == {f"batch={joined}"}
 
 
-def test_joined_batches_never_get_an_earlier_name(tmp_path):
+def test_batches_never_get_an_earlier_name(tmp_path):
     ingested = Ingested(tmp_path)
     names = []
     for _ in range(60):
-        failed = ingested.next_name()
-        ingested.incoming(failed)  # tasks of its batch may still write there
-        name = ingested.next_name()
-        assert name != failed
-        ingested.incoming(name)
-        ingested.commit(name, {})
-        names.append(name)
+        failed = ingested.make_batch("files")  # its tasks may still write there
+        names += [failed, take(ingested, "A")]
         ingested.compact(most_batches=2)
-        assert len(ingested.names()) <= 2 + 3
+        assert len(ingested.batches()) <= 2 + 3
     assert len({*names}) == len(names)
-    ingested.remove_unfinished()
-    assert {path.name for path in tmp_path.iterdir()} == {f"batch={name}" for name in ingested.names()}
+    ingested.remove_unlisted()
+    assert directories(tmp_path) == {f"batch={name}" for name in ingested.batches()}
 
 
 def test_sources_of_dropped_batches_count_as_read(tmp_path):
     ingested = Ingested(tmp_path)
-    for day in range(8):
-        take(
-            ingested, f"b-{day}", "A", side(sources=(f"{day}",), last_event_ms=day, offsets=(span_range(day, day + 1),))
-        )
-    take(ingested, "junk", "A", side(sources=("junk",), last_event_ms=10**15))
+
+    def sources():
+        return {source for read in ingested.total_read().values() for source in read.sources}
+
+    names = [
+        take(ingested, "A", side(sources=(f"{day}",), last_event_ms=day, offsets=(span_range(day, day + 1),)))
+        for day in range(8)
+    ]
+    junk = take(ingested, "A", side(sources=("junk",), last_event_ms=10**15))
     ingested.drop_older(2)
-    assert ingested.names() == ("b-2", "b-3", "b-4", "b-5", "b-6", "b-7", "junk")
-    assert ingested.sources() == {*"01234567", "junk"}
-    assert ingested.offsets()["native"] == (span_range(0, 8),)
-    assert ingested.sides()[0].records_read == 14
+    assert list(ingested.batches()) == [*names[2:], junk]
+    assert directories(tmp_path) == {f"batch={name}" for name in ingested.batches()}
+    assert sources() == {*"01234567", "junk"}
+    assert ingested.total_read()["native"].offsets == (span_range(0, 8),)
+    assert ingested.total().sides["native"].records_read == 14
     ingested.forget_files({"1", "2"})
-    assert ingested.sources() == {*"1234567", "junk"}
+    assert sources() == {*"1234567", "junk"}
     ingested.drop_older(0)
-    assert ingested.names() == ("b-5", "b-6", "b-7", "junk")
-    assert ingested.sources() == {*"1234567", "junk"}
+    assert list(ingested.batches()) == [*names[5:], junk]
+    assert sources() == {*"1234567", "junk"}
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{"])
-def test_batch_without_readable_counts_is_refused(tmp_path, text):
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"files-1": 2}'])
+def test_list_of_batches_that_cannot_be_read_is_refused(tmp_path, text):
     ingested = Ingested(tmp_path)
-    take(ingested, "b-1", "A")
-    (tmp_path / "batch=b-1" / "books.json").write_text(text)
+    take(ingested, "A")
+    (tmp_path / "batches.json").write_text(text)
     with pytest.raises(UnreadableInputError, match="to read everything again"):
         ingested.batches()
 
 
 def test_sides_equal_those_of_one_batch_run(tmp_path):
     ingested = Ingested(tmp_path)
-    take(ingested, "b-1", "A", side(sources=("s.jsonl",)), of="otlp")
-    take(ingested, "b-2", "BC", side(trace_topics=("mine",), offsets=(span_range(0, 5),)))
-    take(ingested, "b-3", "D", side(trace_topics=("also",), last_event_ms=None))
-    native, otlp = ingested.sides()
+    take(ingested, "A", side(sources=("s.jsonl",)), of="otlp")
+    take(ingested, "BC", side(trace_topics=("mine",), offsets=(span_range(0, 5),)))
+    take(ingested, "D", side(trace_topics=("also",), last_event_ms=None))
+    native, otlp = ingested.total().sides.values()
     assert (rows_of(native.files), rows_of(otlp.files)) == (["B", "C", "D"], ["A"])
     assert (native.records_read, native.last_event_ms, native.offsets) == (4, 7, (span_range(0, 5),))
     assert (native.trace_topics, otlp.trace_topics) == (("also", "mine"), ())
@@ -168,11 +172,10 @@ def test_fields_of_a_side_are_joined(tmp_path):
     }
     assert {*full, "files"} == {field.name for field in fields(EventSide)}
     ingested = Ingested(tmp_path)
-    take(ingested, "b-1", "A", EventSide(**full))
-    (native, _) = ingested.sides()
-    assert replace(native, files=()) == EventSide(**full)
+    take(ingested, "A", EventSide(**full))
+    assert replace(ingested.total().sides["native"], files=()) == EventSide(**full)
     ingested.compact(most_batches=0)
-    assert replace(ingested.sides()[0], files=()) == EventSide(**full)
+    assert replace(ingested.total().sides["native"], files=()) == EventSide(**full)
 
 
 def test_spans_are_surveyed_again_for_trace_topics_of_a_later_batch(tmp_path):
@@ -180,12 +183,9 @@ def test_spans_are_surveyed_again_for_trace_topics_of_a_later_batch(tmp_path):
     ingested = Ingested(tmp_path)
     sends = publish("otlp", "A"), publish("otlp", "B", topic="mine")
     rows = pa.Table.from_pylist([{**row, "bad": None} for row in sends], schema=NORMALISED)
-    directory = ingested.incoming("b-1") / "otlp"
-    directory.mkdir()
-    parquet.write_table(rows, directory / "part.parquet")
-    ingested.commit("b-1", {"otlp": side(survey=survey(rows))})
-    take(ingested, "b-2", "C", side(trace_topics=("mine",)))
-    native, otlp = ingested.sides()
+    take(ingested, sends, side(survey=survey(rows)), of="otlp")
+    take(ingested, "C", side(trace_topics=("mine",)))
+    native, otlp = ingested.total().sides.values()
     again = survey_again(PlainEngine(), otlp, native.trace_topics)
     assert {scope: row.rows for (_, _, scope), row in otlp.survey.rows.items()} == {None: 2}
     assert {scope: row.rows for (_, _, scope), row in again.survey.rows.items()} == {None: 1, "TRACE_TRAFFIC": 1}

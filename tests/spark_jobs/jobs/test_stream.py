@@ -40,8 +40,8 @@ from spark_jobs.jobs.ingested import Ingested
 native, otlp, out = sys.argv[1:]
 commit, committed = Ingested.commit, []
 
-def commit_and_die(self, name, sides, **others):
-    commit(self, name, sides, **others)
+def commit_and_die(self, name, batch, **others):
+    commit(self, name, batch, **others)
     committed.append(name)
     if len(committed) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -164,7 +164,7 @@ def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusi
     events = out / "stream" / "events"
     names = sorted(path.name for path in events.glob("batch=*"))
     assert len(names) == 2
-    half_written = events / names[1].replace("batch=", ".incoming-")
+    half_written = events / "batch=files-000000003-0"
     half_written.mkdir()
 
     def append(_result, _engine):
@@ -233,7 +233,7 @@ def test_file_removed_between_listing_and_reading_is_left_out(tmp_path):
 
     ingest = Ingest(options(native, otlp, tmp_path / "out"), files_per_batch=10, progress=remove)
     assert ingest.ingest(PlainEngine()) == 1
-    sources = ingest.ingested.sources()
+    sources = [source for side in ingest.ingested.total().sides.values() for source in side.sources]
     assert (len(sources), str(gone) in sources) == (4, False)
 
 
@@ -293,7 +293,7 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
     ingest, engine = Ingest(given, files_per_batch=1, progress=no_progress), PlainEngine()
 
     def sides():
-        native_side, span_side = ingest.ingested.sides()
+        native_side, span_side = ingest.ingested.total().sides.values()
         return native_side, survey_again(engine, span_side, native_side.trace_topics)
 
     send(kafka, "spans", spans)
