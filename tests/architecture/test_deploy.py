@@ -1,7 +1,6 @@
 """The files of ``docs/deploy`` are well formed, agree with each other, and start commands that exist."""
 
 import configparser
-import json
 import os
 import re
 import shlex
@@ -15,7 +14,7 @@ import yaml
 from tests.documents.stand_in import parsed
 from tests.peers.go_build import PROGRAMS
 from tests.peers.kafka.broker import VERSION
-from tests.support.programs import clean_environment, run_program
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -88,23 +87,6 @@ def test_landing_is_made_as_the_container_file_makes_it(tmp_path):
     done = run_program("sh", "-ec", line.replace("/landing", str(landing)).replace("65532:65532", owner))
     assert (done.returncode, landing.is_dir()) == (0, True)
     assert ("USER", "65532:65532") in _instructions()
-
-
-def test_forwarder_starts_as_in_its_container(tmp_path):
-    (entrypoint,) = [json.loads(words) for name, words in _instructions() if name == "ENTRYPOINT"]
-    words = [word for word in SERVICES["forwarder"]["command"] if not word.startswith("--otlp-endpoint")]
-    places = {"kafka://kafka:9092/RMQ_SYS_TRACE_TOPIC": f"files:{tmp_path / 'in'}", "/landing": str(tmp_path / "out")}
-    for place, ours in places.items():
-        words = [word.replace(place, ours) for word in words]
-    (tmp_path / "in").mkdir()
-    shutil.copy(ROOT / "tests/vectors/native/recorded/dual-app-4.9.8-dup.jsonl", tmp_path / "in")
-    environment = clean_environment(**{**SERVICES["forwarder"]["environment"], "OTEL_METRICS_EXPORTER": "none"})
-    environment["XDG_STATE_HOME"] = str(tmp_path / "state")
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    program = Path(sys.executable).with_name(entrypoint[0])
-    done = run_program(program, *entrypoint[1:], *words, "--once", env=environment)
-    assert done.returncode == 0, done.stderr
-    assert list((tmp_path / "out").rglob("part-*.jsonl"))
 
 
 def test_everything_that_the_container_file_copies_is_there():

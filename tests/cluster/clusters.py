@@ -16,8 +16,7 @@ from pyarrow.fs import AzureFileSystem
 
 from spark_jobs.java import find_java
 from tests.peers.go_build import GoProgram, built
-from tests.peers.maven import jars_of
-from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, peers_cache
+from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, jars_of, peers_cache
 
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTS_WITHIN_S = 240

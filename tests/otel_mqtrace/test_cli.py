@@ -6,8 +6,11 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
+from rich.console import Console
 
 from otel_mqtrace import cli
 from otel_mqtrace._command_tree import COMMAND_GROUP, run
@@ -15,9 +18,89 @@ from otel_mqtrace._errors import MqTraceError, UsageError
 from tests.support.native_vectors import RECORDED
 from tests.support.programs import MQTRACE, run_program, run_python
 
+# -- one command for each way a command may end -------------------------------------------------------------------------
+
+
+def answers(*, number: Annotated[int, typer.Option(help="What to answer.")] = 3) -> int:
+    """Answer with a number.
+
+    Example:
+        mqtrace answers [7]
+
+    Args:
+        number: the answer.
+
+    Returns:
+        The number.
+    """
+    return number
+
+
+def without_output() -> None:
+    """Return nothing."""
+
+
+def leaves() -> None:
+    """Leave by an exception."""
+    raise typer.Exit(7)
+
+
+def gives_up() -> None:
+    """Stop in the middle."""
+    raise typer.Abort
+
+
+ERRORS: dict[str, BaseException] = {
+    "usage": UsageError("no such thing;\n  try another"),
+    "system": PermissionError(13, "Permission denied", "landing"),
+    "hostile": UsageError("\x1b[31mred\x07 \u202etxt"),
+    "silent": MqTraceError(),
+    "name": UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
+    "memory": MemoryError("malloc of size 64 failed"),
+    "thread": RuntimeError("can't start new thread"),
+    "interrupt": KeyboardInterrupt(),
+    "defect": ZeroDivisionError("nobody meant this"),
+}
+"""What :func:`fails` raises, by name."""
+
+
+def fails(*, how: str = "usage", interrupted: bool = False) -> None:
+    """Fail in the way that is asked for, after a Ctrl-C where that is asked for, too."""
+    if interrupted:
+        signal.raise_signal(signal.SIGINT)
+    raise ERRORS[how]
+
+
+def long_output() -> int:
+    """Write more than any pipe holds."""
+    sys.stdout.write("line\n" * 200_000)
+    return 3
+
+
+def short_output() -> int:
+    """Write what stays in the buffer until it is flushed."""
+    sys.stdout.write("line\n")
+    return 3
+
+
+def prints_a_table() -> int:
+    """Print through rich, which ends a process whose reader has gone with 1."""
+    Console().print("line")
+    return 3
+
+
+def streams() -> int:
+    """Write bytes without an end."""
+    while True:
+        sys.stdout.buffer.write(b"line\n" * 200_000)
+
+
+def cannot_be_parsed(part: int | str) -> None:
+    """Take an option that is a number or a text, which typer refuses."""
+
 
 def _points(*names):
-    return [EntryPoint(name, f"tests.support.commands:{name.replace('-', '_')}", COMMAND_GROUP) for name in names]
+    return [EntryPoint(name, f"{__name__}:{name.replace('-', '_')}", COMMAND_GROUP) for name in names]
 
 
 _BROKEN = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
@@ -46,7 +129,7 @@ def test_command_that_typer_cannot_make_is_reported_when_called(capsys):
         run(["cannot-be-parsed"], points)
 
 
-@pytest.mark.parametrize("target", ["tests.support.no_such_module:command", "tests.support.commands:__name__"])
+@pytest.mark.parametrize("target", ["tests.support.no_such_module:command", f"{__name__}:__name__"])
 def test_help_lists_what_is_no_command_as_not_available(capsys, target):
     assert run(["--help"], [*_points("answers"), EntryPoint("broken", target, COMMAND_GROUP)]) == 0
     shown = capsys.readouterr().out
@@ -154,10 +237,8 @@ def test_reader_that_has_gone_changes_no_exit_code_and_ends_a_stream(command, co
     read, write = os.pipe()
     os.close(read)
     script = (
-        "import sys; from importlib.metadata import EntryPoint; from otel_mqtrace._command_tree import COMMAND_GROUP;"
-        "from otel_mqtrace.cli import main; name = sys.argv[1];"
-        "point = EntryPoint(name, 'tests.support.commands:' + name.replace('-', '_'), COMMAND_GROUP);"
-        "sys.exit(main([name], points=[point]))"
+        f"import sys; from otel_mqtrace.cli import main; from {__name__} import _points; name = sys.argv[1];"
+        "sys.exit(main([name], points=_points(name)))"
     )
     with os.fdopen(write, "wb") as pipe:
         done = subprocess.run(

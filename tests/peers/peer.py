@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import socket
 import subprocess
 from contextlib import suppress
@@ -13,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from otel_mqtrace._errors import PeerError
+from tests.support.programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
     Answer = TypeVar("Answer")
 
-START_SECONDS, STOP_SECONDS = 240, 20
+START_SECONDS, STOP_SECONDS, FETCH_SECONDS = 240, 20, 900
 _PROBE_SECONDS = 0.1
 _LOG_SHOWN = 2000
 
@@ -120,3 +123,26 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+
+def jars_of(pom: Path, name: str) -> Path:
+    """Return the folder with the jars that ``pom`` depends on, fetched by Maven the first time; ``name`` says whose."""
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    target = peers_cache() / f"{name.lower()}-{digest}"
+    if target.is_dir():
+        return target
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise PeerUnavailableError(f"no Maven (mvn) on the path to fetch {name}'s jars with")
+    beside = target.with_name(f"{target.name}.{os.getpid()}")
+    command = [maven, "-B", "-q", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
+    # Fetched beside and renamed: an interrupted fetch must not look complete.
+    try:
+        done = run_program(*command, f"-DoutputDirectory={beside}", timeout_s=FETCH_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise PeerUnavailableError(f"Maven did not fetch {name}'s jars within {FETCH_SECONDS} s") from None
+    if done.returncode:
+        errors = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        raise PeerUnavailableError(f"Maven could not fetch {name}'s jars: {(errors or ['no reason given'])[0][:300]}")
+    beside.rename(target)
+    return target

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.peers.command import answers
 from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.peer import ServerProcess
 from tests.support.killing import kafka_sender
 from tests.support.native_vectors import recorded
-from tests.support.programs import run_program
+from tests.support.programs import answers, run_program
 
 pytestmark = pytest.mark.peers
 

@@ -15,7 +15,7 @@ from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.landings import landed_bodies, records_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.programs import clean_environment, run_program
-from tests.support.rocketmq_traces import TOPIC, tracing_cluster
+from tests.support.rocketmq_remoting import TRACE_TOPIC, tracing_cluster
 from tests.support.source_tree import ROOT
 
 _HERE = ROOT / "tests" / "documents"
@@ -136,9 +136,9 @@ class World:
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
         now_ms = SystemClock().wall_ns() // 1_000_000
         for body in self.left.bodies:
-            producer.produce(TOPIC, value=body)
+            producer.produce(TRACE_TOPIC, value=body)
             keys = {"KEYS": f"{self.left.message_id} order-7"}
-            self.rocketmq.brokers[0].put(body, topic=TOPIC, properties=keys, store_ms=now_ms)
+            self.rocketmq.brokers[0].put(body, topic=TRACE_TOPIC, properties=keys, store_ms=now_ms)
         for line in (self.left.home / "traces.jsonl").read_bytes().splitlines():
             producer.produce("otlp_spans", value=line)
         assert producer.flush(20) == 0
@@ -189,6 +189,6 @@ def _servers():
         rocketmq = stack.enter_context(tracing_cluster())
         receiver = stack.enter_context(OtlpReceiver())
         rocketmq.brokers[0].topics.add("rmq_sys_TRACE_DATA_null")
-        for topic in (TOPIC, "orders", "otlp_spans"):
+        for topic in (TRACE_TOPIC, "orders", "otlp_spans"):
             kafka.create_topic(topic, partitions=1)
         yield World(kafka, rocketmq, receiver)

@@ -1,5 +1,6 @@
 """Run a program or a forked child to its end."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,13 @@ def run_program(*words: object, timeout_s: float = 180, **options: Any) -> subpr
 
 def run_python(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return run_program(sys.executable, "-c", code, *arguments, **options)
+
+
+def answers(*arguments: object) -> list[dict[str, Any]]:
+    """Run ``mqtrace``, which must succeed, and return the JSON objects that it printed, one for each line."""
+    done = run_program(*MQTRACE, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.split("\n") if line]
 
 
 def clean_environment(**changes: Any) -> dict[str, Any]:

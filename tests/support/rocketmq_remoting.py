@@ -6,11 +6,12 @@ import socketserver
 import struct
 import threading
 from collections import defaultdict, deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from otel_mqtrace.rocketmq.commands import Command, FrameReader, RequestCode, ResponseCode, encode_command
 
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SILENCE, HANG_UP = "silence", "hang up"
 """What a server can do instead of answering."""
 
@@ -219,3 +220,12 @@ class RemotingCluster:
         for server in (*self.brokers, self.name_server, *self.others):
             if server._thread.is_alive():
                 server.close()
+
+
+@contextmanager
+def tracing_cluster():
+    """Give a cluster of two brokers that have the trace topic."""
+    with RemotingCluster("broker-a", "broker-b") as running:
+        for broker in running.brokers:
+            broker.topics.add(TRACE_TOPIC)
+        yield running

@@ -8,6 +8,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
+from bridge.forwarder.rocketmq_source import RemotingTraceSource
 from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.model import TraceType
@@ -18,8 +19,7 @@ from tests.support.landings import records_of
 from tests.support.lanes import worker_ended
 from tests.support.native_spans import bean, pub, sub
 from tests.support.programs import run_in_child
-from tests.support.rocketmq_remoting import HANG_UP, SILENCE, response_to
-from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, tracing_cluster
+from tests.support.rocketmq_remoting import HANG_UP, SILENCE, TRACE_TOPIC, response_to, tracing_cluster
 from tests.support.unique_ids import read_unique_id
 
 NAME = "NativeRocketMqSpanExporter"
@@ -33,6 +33,19 @@ def cluster():
         yield running
 
 
+def exporter_to(cluster, **options):
+    return NativeRocketMqSpanExporter(namesrv=cluster.namesrv, **options)
+
+
+def landed_in(cluster, topic=TRACE_TOPIC):
+    with RemotingTraceSource(cluster.namesrv, topic) as source:
+        return [message for batch in source.drain() for message in batch]
+
+
+def ids_in(landed):
+    return sorted(record.beans[0].msg_id for record in records_of(each.body for each in landed))
+
+
 def test_spans_reach_the_trace_topic_as_rocketmq_writes_them(cluster, exported):
     processor = exported(exporter_to(cluster), *map(pub, range(3)), sub(bean(1)))
     [message] = landed_in(cluster)
@@ -41,7 +54,7 @@ def test_spans_reach_the_trace_topic_as_rocketmq_writes_them(cluster, exported):
         TraceType.SUB_AFTER,
     ]
     assert {bean(1).msg_id, "order-1"} <= set(message.keys.split(" "))
-    assert [each.body for each in find_by_key(cluster.namesrv, TOPIC, bean(2).msg_id)] == [message.body]
+    assert [each.body for each in find_by_key(cluster.namesrv, TRACE_TOPIC, bean(2).msg_id)] == [message.body]
     [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
     [stored] = decode_messages(raw)
     assert read_unique_id(stored.properties["UNIQ_KEY"])
@@ -191,7 +204,7 @@ def test_missing_trace_topic_is_logged_once_with_the_fix(cluster, traced, caplog
         trace(pub(number))
         processor.run_once()
     [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]
-    assert all(word in line for word in (TOPIC, "TOPIC_NOT_EXIST", "traceTopicEnable=true"))
+    assert all(word in line for word in (TRACE_TOPIC, "TOPIC_NOT_EXIST", "traceTopicEnable=true"))
     assert processor.stats()[NAME]["failed"] == 2
 
 

@@ -29,6 +29,7 @@ texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b" ", b"a\x01b",
 headers = st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "other"]), texts | st.none(), max_size=4).map(
     lambda fields: list(fields.items())
 )
+leaders = st.builds(Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1"))
 
 
 @dataclass
@@ -54,7 +55,7 @@ messages = st.builds(
     headers=st.tuples(st.booleans(), headers).map(lambda both: [("traceparent", PARENT)] * both[0] + both[1]),
     timestamp_ms=st.none() | st.integers(0, 1 << 41),
     took_ms=st.sampled_from([0, 1, 300]),
-    leaders=st.builds(Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1")),
+    leaders=leaders,
 )
 
 

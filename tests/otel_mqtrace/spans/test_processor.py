@@ -64,31 +64,6 @@ def test_unsampled_spans_are_not_exported():
     assert _account(processor)["offered"] == 0
 
 
-def test_account_balances_at_every_instant_under_eight_threads():
-    exporter = Scripted(*[SpanExportResult.SUCCESS, SpanExportResult.FAILURE, ValueError("x"), SystemExit(1)] * 50)
-    processor = MqTraceSpanProcessor(exporter, max_queue_size=50, max_export_batch_size=20, schedule_delay_millis=1)
-    start, seen = threading.Barrier(9), []
-
-    def work():
-        start.wait(GENEROUS_S)
-        for _ in range(400):
-            processor.on_end(span())
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    start.wait(GENEROUS_S)
-    while any(thread.is_alive() for thread in threads):
-        seen.append(_account(processor))
-    for thread in threads:
-        thread.join()
-    processor.shutdown()
-    final = _account(processor)
-    assert all(map(account_balances, [*seen, final]))
-    assert (final["offered"], final["pending"]) == (3200, 0)
-    assert final["exported"] == sum(len(batch) for batch in exporter.batches) - final["failed"]
-
-
 def test_exports_never_overlap_whichever_thread_flushes():
     exporting, pause, overlaps = threading.Lock(), threading.Event(), []
 

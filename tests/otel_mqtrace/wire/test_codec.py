@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_mqtrace._errors import EncodeError, UsageError
 from otel_mqtrace.model import AccessChannel, MessageType, TraceBean, TraceContext, TraceType
-from otel_mqtrace.wire.native import DIALECTS, DecodedBody, absent, decode_body, encode_context
+from otel_mqtrace.wire.native import DIALECTS, absent, decode_body, encode_context
 from otel_mqtrace.wire.native.encode import DEFAULTS
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR
 from tests.support.native_vectors import VECTORS, json_lines, trace_context
@@ -18,7 +18,6 @@ ODD = {item["id"]: item["body"].encode() for item in json_lines(VECTORS / "read_
 PUB = "Pub\x011700000000000\x01R\x01G\x01T\x01ID\x01tag\x01k\x01SH\x0126\x015"
 SUB_BEFORE = "SubBefore\x011700000000000\x01R\x01G\x01REQ\x01ID\x010"
 SUB_AFTER = "SubAfter\x01REQ\x01ID\x015\x01true\x01k"
-END = "EndTransaction\x011\x01R\x01G\x01T\x01ID\x01t\x01k\x01SH\x012\x01TX\x01{state}\x01false\x02"
 GOOD = SUB_BEFORE + "\x01k\x02"
 
 
@@ -49,33 +48,20 @@ def test_trailing_data_does_not_change_earlier_records(drawn, tail):
     assert followed.record_indexes[: len(alone.contexts)] == alone.record_indexes
 
 
-@pytest.mark.parametrize("cut", range(1, len(GOOD)))
-def test_body_cut_off_anywhere_loses_its_last_record_only(cut):
-    decoded = decode_body((GOOD + GOOD[:cut]).encode())
-    assert decoded.contexts[0] == _one(GOOD)
-    assert len(decoded.contexts) + len(decoded.errors) == 2
-
-
 # -- beside the reference's vectors, which test_recorded reads (X01-X26) -----------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "field", "reason"),
     [
-        (PUB + "\x019\x01OFF\x01true\x02", "msg_type", "unknown message type ordinal"),
         (PUB + "\x012147483648\x01OFF\x01true\x02", "msg_type", "does not fit 32 bits"),
-        (PUB.replace("1700000000000", "x") + "\x010\x02", "timestamp_ms", "not a number"),
         (SUB_AFTER + "\x015\x02", "context_code", "unknown context code ordinal"),
-        (END.format(state="UNKNOWN"), "transaction_state", "unknown transaction state"),
         ("SubAfter\x01REQ\x01ID\x015\x01true\x02", None, "5 fields, needs 6"),
-        ("pub\x01x\x02", "trace_type", "unknown record type"),
-        ("hello world", "trace_type", "unknown record type"),
-        ("\x01\x02", "trace_type", "unknown record type"),
         ("Recall\x011\x01R\x01G\x01T\x01ID\x02", None, "6 fields, needs 7"),
     ],
 )
 def test_bad_record_has_field_and_reason(text, field, reason):
-    """X08, X09, X20, X22, X23: where the reference throws or looks away, we say what is wrong."""
+    """Where the reference throws or looks away, we say what is wrong."""
     assert _bad(text) == (field, reason)
 
 
@@ -132,12 +118,6 @@ def test_neighbours_of_a_bad_record_are_kept():
         (4, "unknown record type"),
     ]
     assert decoded.errors[1].text.endswith("\x01a\x01b")
-
-
-def test_missing_last_terminator_and_empty_pieces_are_accepted():
-    """X22, X25: nothing between terminators is nothing."""
-    assert _one(GOOD.removesuffix("\x02")) == _one(GOOD)
-    assert decode_body(b"\x02\x02") == decode_body(b"") == DecodedBody()
 
 
 # -- other writers ----------------------------------------------------------------------------------------------------
@@ -251,13 +231,6 @@ def test_lone_surrogates_become_question_marks_and_are_counted():
     assert decode_body(encoded.body).contexts[0].group_name == "g?"
     assert encoded.replaced == 2
     assert encoded.keys == {"ID", "k?"}
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_sub_before_never_ends_in_an_empty_field(dialect):
-    """An empty text at the end is written as null, because Java's reader would throw the whole body away."""
-    bean = TraceBean(msg_id="ID", keys="", client_host="")
-    assert _fields(replace(BEFORE_CONTEXT, beans=(bean,)), dialect)[-1] == "null"
 
 
 @pytest.mark.parametrize("dialect", ["4.9.5", "5.1.4"])

@@ -7,7 +7,7 @@ import pytest
 from bridge.codec.records_json import body_json
 from otel_mqtrace.model import AccessChannel, TraceType
 from otel_mqtrace.wire.native import decode_body, encode_context
-from tests.support.native_vectors import RECORDED_FILES, VECTORS, json_lines, recorded, trace_context
+from tests.support.native_vectors import RECORDED_FILES, VECTORS, json_lines, recorded
 
 # The application put U+0001 and U+0002 into a key, so the record it made is two pieces of nothing.
 EXPLAINED_SCENARIO = "keys_separator"
@@ -152,17 +152,6 @@ def _fields_of(record, ours):
     if "error" in record:
         return {"error": {name: record["error"][name] for name in ("field", "reason")}}
     return {name: record[name] for name in ours if name in record}
-
-
-def test_message_is_the_concatenation_of_its_records():
-    """G36."""
-    parts = [item for wanted in ("G01", "G16", "G22") for item in GOLDEN if item["id"] == wanted]
-    encoded = [encode_context(trace_context(item["context"])) for item in parts]
-    body = b"".join(each.body for each in encoded)
-    assert body.decode() == "".join(item["body"] for item in parts)
-    assert body.count(b"\x02") == len(decode_body(body).contexts) == 3
-    identity = "AC1415116D1418B4AAC217FE1B4E0000"
-    assert frozenset().union(*(each.keys for each in encoded)) == {identity, "k1", "k2"}
 
 
 def test_every_vector_of_the_reference_is_tested():

@@ -11,8 +11,7 @@ from confluent_kafka.cimpl import Producer as OwnProducer
 from typing_extensions import Self
 
 from spark_jobs.java import find_java
-from tests.peers.maven import jars_of
-from tests.peers.peer import PeerBrokenError, ServerProcess, free_ports
+from tests.peers.peer import PeerBrokenError, ServerProcess, free_ports, jars_of
 from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent

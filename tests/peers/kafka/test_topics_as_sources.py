@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import Producer as OwnProducer
 from otel_mqtrace._errors import PeerError
 from spark_jobs.sources.kafka import messages_in, topic_address, topic_ranges
 from tests.peers.kafka.broker import HERE
-from tests.peers.maven import jars_of
+from tests.peers.peer import jars_of
 from tests.support.programs import run_python
 
 pytestmark = pytest.mark.peers

@@ -17,8 +17,7 @@ from otel_mqtrace.model import TraceContext
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Request, SendResult
 from otel_mqtrace.rocketmq.commands import Command, RequestCode
 from spark_jobs.java import find_java
-from tests.peers.maven import jars_of
-from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports
+from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, jars_of
 from tests.support.native_spans import traced
 from tests.support.programs import run_program
 

@@ -1,21 +1,25 @@
-"""The proof that our writer is right: RocketMQ's own ``mqadmin queryMsgTraceById`` finds our records and prints them."""
+"""The proof that our writer is right: RocketMQ's own ``mqadmin queryMsgTraceById`` finds our records, as our query does."""
 
 import json
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from time import time
 
 import pytest
 import rocketmq
 from opentelemetry.sdk.trace import TracerProvider
 
 from bridge.forwarder.run import ForwardOptions, run
+from bridge.query.findings import in_one_sentence
+from bridge.query.rocketmq_archive import BrokerArchive
+from bridge.query.search import ArrivalRange
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import ContextCode
 from tests.peers.peer import until
-from tests.support.archives import find_by_key
+from tests.support.archives import find_by_key, search_once
 from tests.support.native_spans import pub, sub
 
 pytestmark = pytest.mark.peers
@@ -131,3 +135,30 @@ def test_spans_of_the_recorded_java_agent_appear_in_mqadmin(rocketmq_server, tmp
 
 def _find_messages(rocketmq_server, topic, msg_id):
     return until(lambda: find_by_key(rocketmq_server.name_server, topic, msg_id), bool, patience_s=30)
+
+
+@pytest.fixture(scope="module")
+def found(rocketmq_server):
+    """Search a topic for its only message, which was sent and consumed by two groups; returns what is known of it."""
+    topic, whole = rocketmq_server.create_topic("peer-query", queues=4), _sent()
+    by_groups = [_consumed(whole, group_name=name, request_id=new_unique_id()) for name in ("billing", "stock")]
+    rocketmq_server.export(whole, *by_groups, trace_topic=topic)
+
+    def search(**options):
+        archive = BrokerArchive(rocketmq_server.name_server, [topic], **options)
+        return search_once(archive, whole.beans[0].msg_id).stories
+
+    return search
+
+
+def test_query_by_the_index_finds_what_mqadmin_finds(found):
+    stories = until(found, lambda stories: [len(story.groups) for story in stories] == [2], patience_s=30)
+    assert [in_one_sentence(story) for story in stories] == ["Sent once; consumed by 2 groups."]
+
+
+def test_query_by_a_scan_finds_a_message_in_its_time_range(found):
+    now_ms, minute_ms = int(time() * 1000), 60_000
+    around = found(reads_all=True, arrivals=ArrivalRange(now_ms - minute_ms, now_ms + minute_ms))
+    assert [len(story.groups) for story in around] == [2]
+    for arrivals in (ArrivalRange(now_ms + minute_ms, None), ArrivalRange(None, now_ms - 10 * minute_ms)):
+        assert found(reads_all=True, arrivals=arrivals) == ()

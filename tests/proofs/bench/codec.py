@@ -29,7 +29,7 @@ from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
 from spark_jobs.normalise.native import record_columns
 from spark_jobs.schemas import BODY, InputCounts
-from tests.peers.maven import PeerUnavailableError, jars_of
+from tests.peers.peer import PeerUnavailableError, jars_of
 from tests.proofs.bench import otlp_spans
 from tests.proofs.bench.forwarding import RECORDS_EACH, trace_messages
 from tests.proofs.bench.rows import Effort, Row, Target, compare, run_in_turns

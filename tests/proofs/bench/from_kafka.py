@@ -19,7 +19,6 @@ from bridge.forwarder.pairing import Event
 from bridge.forwarder.spans import SpanRules, requests_of
 from otel_mqtrace.landing import LandedMessage
 from tests.peers.collector.server import Collector
-from tests.peers.command import mqtrace
 from tests.peers.go_build import PROGRAMS, built
 from tests.peers.kafka.broker import KafkaBroker
 from tests.peers.peer import PeerUnavailableError, until
@@ -35,6 +34,7 @@ from tests.proofs.bench.forwarding import (
     trace_messages,
 )
 from tests.proofs.bench.rows import Effort, Row, Target, compare, run_in_turns
+from tests.support.programs import MQTRACE, run_program
 
 _NATIVE, _SPANS = "native", "spans"
 _TARGET: Final = Target("≥", 50_000, "records/s")
@@ -72,7 +72,7 @@ def _topics(messages: int) -> Iterator[dict[str, Callable[[], float]]]:
         def forward() -> None:
             source = f"kafka://{kafka.bootstrap_servers}/{_NATIVE}"
             where = ("--source", source, "--otlp-endpoint", endpoint, "--group", f"ours-{next(groups)}")
-            done = mqtrace("forward", "--once", *where)
+            done = run_program(*MQTRACE, "forward", "--once", *where)
             assert done.returncode == 0, done.stderr
 
         def collect() -> None:

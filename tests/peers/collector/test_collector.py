@@ -1,0 +1,176 @@
+"""Spans through a real Collector: every layout of its files, an outage, and a pipeline whose two sides are reconciled."""
+
+import base64
+import json
+import socket
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
+from otel_mqtrace.spans.queue import lost
+from otel_mqtrace.testing import RecordingExporter
+from otel_mqtrace.testing.embedded import EmbeddedKafka
+from tests.peers.collector.server import Collector
+from tests.peers.otlp_spans import of_sdk
+from tests.peers.traced import grpc_to, handle, http_to, send, traced
+from tests.support.programs import MQTRACE, answers, run_program
+
+pytestmark = pytest.mark.peers
+
+NATIVE_ZSTD = "--feature-gates=exporter.file.nativeCompression"
+MESSAGES = 40
+FLUSH_MS = 120_000
+PATIENCE_SECONDS = 30
+LONG_SECONDS = 300  # that an exporter goes on trying: more than a Collector takes to start on any machine
+
+
+@pytest.fixture
+def shop_kafka():
+    """A broker of the test's own; what is under test here is the Collector."""
+    with EmbeddedKafka() as broker:
+        broker.create_topic("orders", partitions=1)
+        yield broker
+
+
+def _run_shop(kafka, topic, exporter):
+    ended = RecordingExporter()
+    with traced("shop", ended, exporter()):
+        send(kafka, topic, MESSAGES)
+    with traced("billing", ended, exporter()):
+        handle(kafka, topic, MESSAGES, handler=_fail_for_some)
+    return {span["span_id"]: span for span in map(of_sdk, ended.take_all())}
+
+
+def _fail_for_some(message):
+    return 1 / (message.offset() % 4)
+
+
+_COMPARED = ("trace_id", "parent_span_id", "name", "attributes", "service")
+
+
+def _compared(span):
+    links = [link[:2] if isinstance(link, tuple) else (link["trace_id"], link["span_id"]) for link in span["links"]]
+    times = (int(span["start_ns"]), int(span["end_ns"]))
+    return (*(span[name] for name in _COMPARED), times, links, span["status_message"] or "")
+
+
+@pytest.mark.parametrize(
+    ("exporter", "flags", "layouts"),
+    [
+        (http_to, (), ["json-lines", "json-zstd-framed", "proto-framed", "proto-zstd-framed"]),
+        (grpc_to, (NATIVE_ZSTD,), ["json-lines", "json-lines-zstd", "proto-framed", "proto-framed-zstd"]),
+    ],
+    ids=["by default, over http", "with real zstd files, over grpc"],
+)
+def test_every_layout_has_the_ended_spans(start_collector, shop_kafka, exporter, flags, layouts):
+    collector = start_collector("file-layouts.yaml", flags=flags)
+    ended = _run_shop(shop_kafka, "orders", lambda: exporter(collector))
+    collector.stop()
+
+    assert len(ended) == 2 * MESSAGES
+    files = [collector.output / name for name in ("json", "json-zstd", "proto", "proto-zstd")]
+    for file, layout in zip(files, layouts, strict=True):
+        (inventory,) = answers("inspect", file, "--json")
+        assert (inventory["layout"], inventory["items"]) == (layout, 2 * MESSAGES)
+        assert (inventory["topics"], inventory["groups"]) == (["orders"], ["orders-billing", "rdkafka"])
+        spans = {span["span_id"]: span for span in answers("inspect", file, "--spans")}
+        assert {key: _compared(span) for key, span in spans.items()} == {
+            key: _compared(span) for key, span in ended.items()
+        }
+
+
+@contextmanager
+def _unreachable(collector, port):
+    collector.stop()
+    with socket.create_server(("127.0.0.1", getattr(collector, port))) as door:
+        door.settimeout(PATIENCE_SECONDS)
+        yield
+        door.accept()[0].close()
+
+
+@pytest.mark.parametrize(("exporter", "port"), [(http_to, "http_port"), (grpc_to, "grpc_port")], ids=["http", "grpc"])
+def test_spans_of_a_short_outage_arrive_when_it_is_over(start_collector, shop_kafka, exporter, port):
+    collector = start_collector("otlp-only.yaml")
+    with traced("shop", exporter(collector, timeout=LONG_SECONDS)) as processor:
+        send(shop_kafka, "orders", 50)
+        assert processor.force_flush(FLUSH_MS)
+        with _unreachable(collector, port):
+            send(shop_kafka, "orders", 150)
+        send(shop_kafka, "orders", 100)
+        collector.start()
+        assert processor.force_flush(FLUSH_MS)
+        (books,) = processor.stats().values()
+    assert (books["offered"], books["exported"], lost(books), books["pending"]) == (300, 300, 0, 0)
+    collector.stop()
+    spans = answers("inspect", collector.output, "--spans")
+    assert sorted(span["attributes"]["messaging.kafka.offset"] for span in spans) == list(range(300))
+
+
+PIPED = 600
+TRACE_TOPIC = "PIPELINE_TRACE_TOPIC"
+TOPICS = ("otlp_spans", "otlp_spans_json")
+
+
+@pytest.fixture(scope="module")
+def ran(kafka, collector_program, tmp_path_factory):
+    """One run of the whole pipeline: the Collector stopped again, the trace topic landed, Kafka's topics dumped."""
+    directory = tmp_path_factory.mktemp("pipeline")
+    for topic in (TRACE_TOPIC, "piped", *TOPICS):
+        kafka.create_topic(topic, partitions=2)
+    brokers = {"KAFKA": kafka.bootstrap_servers}
+    with Collector(collector_program, directory / "collector", "pipeline.yaml", brokers) as collector:
+        for service, work in (("piped-shop", send), ("piped-billing", handle)):
+            otlp = grpc_to(collector)
+            native = NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, trace_topic=TRACE_TOPIC)
+            with traced(service, native, otlp):
+                work(kafka, "piped", PIPED)
+    source = f"kafka://{kafka.bootstrap_servers}/{TRACE_TOPIC}"
+    answers("forward", "--source", source, "--landing", directory / "landing", "--once", "--json")
+    for topic in TOPICS:
+        _dump(kafka, topic, directory / f"{topic}.jsonl")
+    return directory
+
+
+def _dump(kafka, topic, path):
+    """Write every record of a topic as a line, its bytes in base64."""
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "dump", "enable.partition.eof": True}
+    consumer = Consumer(settings)
+    partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    with path.open("w", encoding="utf-8") as out:
+        while partitions:
+            message = consumer.poll(10)
+            assert message is not None
+            if message.error():  # the end of that partition
+                partitions.remove(message.partition())
+                continue
+            place = {"partition": message.partition(), "offset": message.offset()}
+            out.write(json.dumps({**place, "value_b64": base64.b64encode(message.value()).decode()}) + "\n")
+    consumer.close()
+
+
+def _reconciled(ran, otlp, out, engine):
+    sides = ("--native", ran / "landing", "--otlp", otlp)
+    done = run_program(*MQTRACE, "reconcile", *sides, "--out", out, "--grace", "1s", "--strict", "--engine", engine)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((out / "result.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("otlp", "engine"), [("collector/out/traces*.jsonl", "spark"), *((f"{topic}.jsonl", "local") for topic in TOPICS)]
+)
+def test_spans_of_a_collector_reconcile_with_the_native_records(ran, tmp_path, otlp, engine):
+    result = _reconciled(ran, ran / otlp, tmp_path / "report", engine)
+    matched = {status: count for status, count in result["status"].items() if count}
+    assert (result["verdict"], result["conservation"]["holds"]) == ("PASS", True)
+    assert set(matched) <= {"MATCHED_EXACT", "MATCHED_NORMALISED"}
+    assert sum(matched.values()) == 2 * PIPED
+
+
+def test_file_exporter_rotated(ran):
+    files = sorted(path.name for path in (ran / "collector" / "out").iterdir())
+    assert len(files) > 1
+    (inventory,) = answers("inspect", ran / "collector" / "out", "--json")
+    assert (inventory["items"], inventory["malformed"], len(inventory["files"])) == (2 * PIPED, 0, len(files))
