@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.confluent_kafka.client import active, error_type
+from otel_mqtrace.clients.confluent_kafka.client import active, error_type, registry
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.sampling import actual_tracer
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
@@ -211,8 +211,10 @@ class TestThreads:
     @pytest.mark.parametrize("elsewhere", [True, False])
     def test_uninstrument_ends_the_current_message(self, consuming, spans, elsewhere):
         poll(consumer := consuming(b"1", b"2"))
+        assert len(registry) > 0
         off = MqTraceInstrumentor().uninstrument
         in_thread(off) if elsewhere else off()
+        assert len(registry) == 0
         assert code_of(spans.take()) is ContextCode.RETURNNULL
         assert poll(consumer).value() == b"2"
         assert current_span_id() == 0
@@ -250,24 +252,23 @@ class TestWhatIsNoMessage:
         assert spans.take("poll").attributes["error.type"] == "NotImplementedError"
 
 
-class TestCallbacks:
-    def test_rebalance_callback_has_no_current_message(self, instrument, kafka, spans, fill, topic):
-        fill(topic, {"value": b"1"})
-        instrument(receive_spans=True)
-        seen = []
-        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
-        consumer = confluent_kafka.Consumer(conf)
+def test_rebalance_callback_has_no_current_message(instrument, kafka, spans, fill, topic):
+    fill(topic, {"value": b"1"})
+    instrument(receive_spans=True)
+    seen = []
+    conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer(conf)
 
-        def note(*_):
-            seen.append(current_span_id())
+    def note(*_):
+        seen.append(current_span_id())
 
-        consumer.subscribe([topic], on_assign=note, on_revoke=note)
-        poll(consumer)
-        consumer.unsubscribe()
-        consumer.poll(1)
-        consumer.close()
-        assert seen == [0, 0]
-        assert len(spans.take_all()) == 2
+    consumer.subscribe([topic], on_assign=note, on_revoke=note)
+    poll(consumer)
+    consumer.unsubscribe()
+    consumer.poll(1)
+    consumer.close()
+    assert seen == [0, 0]
+    assert len(spans.take_all()) == 2
 
 
 def _ready(offset):

@@ -15,7 +15,7 @@ from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.consuming import consume, current_span_id, poll
+from tests.support.consuming import current_span_id, poll
 
 PARENT_SPANS = (0xB7AD6B7169203331, 0xB7AD6B7169203332)
 
@@ -112,14 +112,6 @@ def test_failed_partition_sets_the_error_of_the_span(instrument, spans):
     span = spans.take("commit orders")
     assert span.attributes["error.type"] == "INVALID_COMMIT_OFFSET_SIZE"
     assert (span.status.status_code, span.events) == (StatusCode.ERROR, ())
-
-
-def test_commit_of_a_batch_is_linked_to_its_last_message(consuming, spans, topic):
-    consume(consumer := consuming(_message(0), _message(1), settle_spans=True), 2)
-    consumer.commit(asynchronous=False)
-    consumer.close()
-    assert _linked(spans.take(f"commit {topic}")) == [PARENT_SPANS[1]]
-    spans.take(f"process {topic}")
 
 
 def test_remembered_positions_are_limited_to_ten_thousand():

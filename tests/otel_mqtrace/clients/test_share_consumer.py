@@ -3,8 +3,6 @@
 The same against a real Kafka: ``tests/peers/kafka/test_share_consumer.py``.
 """
 
-from contextlib import closing
-
 import confluent_kafka
 import pytest
 from confluent_kafka import AcknowledgeType, IllegalStateException, KafkaError, Message, Messages, TopicPartition
@@ -161,26 +159,24 @@ def test_refused_acknowledgement_has_no_effect(share, spans):
     assert code_of(spans.take()) is ContextCode.SUCCESS
 
 
-class TestHowItEnds:
-    def test_closing_without_acknowledgement_is_returnnull(self, share, spans):
-        """The message comes again when its lock runs out, as when a RocketMQ listener returns nothing."""
-        consumer = share([_message(0), _message(1)])
-        consumer.acknowledge(consumer.poll(1)[0])
-        consumer.close()
-        assert code_of(spans.take()) is ContextCode.RETURNNULL
+def test_closing_without_acknowledgement_is_returnnull(share, spans):
+    """The message comes again when its lock runs out, as when a RocketMQ listener returns nothing."""
+    consumer = share([_message(0), _message(1)])
+    consumer.acknowledge(consumer.poll(1)[0])
+    consumer.close()
+    assert code_of(spans.take()) is ContextCode.RETURNNULL
 
-    def test_closing_after_acknowledgement_keeps_the_outcome(self, share, spans):
-        with pytest.raises(RuntimeError), closing(share([_message(0)])) as consumer:  # noqa: PT012 - a handler
-            consumer.acknowledge(consumer.poll(1)[0])
-            raise RuntimeError("later")
-        assert code_of(spans.take()) is ContextCode.SUCCESS
 
-    def test_exception_that_closes_the_consumer_is_the_outcome(self, share, spans):
-        with pytest.raises(RuntimeError), share([_message(0)]) as consumer:  # noqa: PT012 - a handler
-            consumer.poll(1)
-            raise RuntimeError("handler")
-        span = spans.take()
-        assert (code_of(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "RuntimeError")
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_exception_that_closes_the_consumer_fails_what_was_not_acknowledged(share, spans, acknowledged):
+    with pytest.raises(RuntimeError), share([_message(0)]) as consumer:  # noqa: PT012 - a handler
+        (message,) = consumer.poll(1)
+        if acknowledged:
+            consumer.acknowledge(message)
+        raise RuntimeError("handler")
+    span = spans.take()
+    expected = (ContextCode.SUCCESS, None) if acknowledged else (ContextCode.EXCEPTION, "RuntimeError")
+    assert (code_of(span), span.attributes.get("error.type")) == expected
 
 
 class TestBlocks:

@@ -5,7 +5,6 @@ import json
 
 import confluent_kafka
 import pytest
-from confluent_kafka import SerializingProducer
 from confluent_kafka.aio import AIOProducer
 from opentelemetry import metrics
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -48,11 +47,6 @@ def _until(result, turn, *, turns=200):
     raise AssertionError("nothing was reported")
 
 
-def test_statistics_are_off_by_default(instrument, kafka):
-    instrument()
-    assert active.configure is None
-
-
 def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fill, consumer_of, points, spans):
     fill(topic, *[{"value": b"x"}] * 10)
     measured()
@@ -76,10 +70,12 @@ def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fi
     }
 
 
-def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, points, spans):
+@pytest.mark.parametrize("make_producer", ["Producer", "SerializingProducer"])
+def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, points, spans, make_producer):
     measured()
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till"})
-    producer.produce(topic, b"x")
+    conf = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till"}
+    producer = getattr(confluent_kafka, make_producer)(conf)
+    producer.produce(topic, value=b"x")
     producer.flush(10)
     requests = _until(lambda: points(REQUESTS), lambda: producer.poll(0.1))
     host, _, port = kafka.bootstrap_servers.rpartition(":")
@@ -118,7 +114,15 @@ def test_statistics_callback_of_the_application_is_called(measured, kafka, topic
 def test_configuration_without_statistics_or_with_a_mistake_is_left_alone(measured, kafka, settings):
     """The client refuses what is no callback, and has to go on doing so."""
     measured()
-    assert active.configure(((), {"bootstrap.servers": kafka.bootstrap_servers, **settings})) is None
+    conf = {"bootstrap.servers": kafka.bootstrap_servers}
+    assert active.configure(((), {**conf, **settings})) is None
+    with suppress_instrumentation():
+        assert active.configure(((), conf)) is None
+
+
+def test_statistics_are_off_by_default(instrument):
+    instrument()
+    assert active.configure is None
 
 
 @pytest.mark.parametrize(
@@ -140,19 +144,6 @@ def test_configuration_is_extended_in_the_form_it_was_given(measured, args, kwar
     assert merged["statistics.interval.ms"] == 100
     assert isinstance(merged["stats_cb"], ClientReport)
     assert (len(changed_args), "conf" in changed_kwargs) == (len(args), "conf" in kwargs)
-
-
-def test_suppressed_client_does_not_report(measured, kafka):
-    measured()
-    with suppress_instrumentation():
-        assert active.configure((({"bootstrap.servers": kafka.bootstrap_servers},), {})) is None
-
-
-def test_serializing_client_reports(measured, kafka, points):
-    measured()
-    producer = SerializingProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "serialising"})
-    seen = _until(lambda: points(QUEUE), lambda: producer.poll(0.1))
-    assert dict(next(iter(seen)))["messaging.client.id"] == "serialising"
 
 
 async def test_asyncio_client_reports(measured, kafka, points):
@@ -195,21 +186,26 @@ def _consumer(*partitions, topic="orders"):
 
 
 @pytest.mark.parametrize(
-    ("partition", "lag"),
+    ("reported", "lag"),
     [
-        ({"consumer_lag": 0}, [0]),
-        ({"consumer_lag": -1, "consumer_lag_stored": 4}, [4]),
-        ({"consumer_lag": -1, "app_offset": 8, "hi_offset": 10}, [2]),
-        ({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": -1001}, []),
-        ({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": 10}, [0]),
-        ({"consumer_lag": 9, "desired": False}, []),
-        ({"consumer_lag": 9, "partition": -1}, []),
+        (_consumer({"consumer_lag": 0}), [0]),
+        (_consumer({"consumer_lag": -1, "consumer_lag_stored": 4}), [4]),
+        (_consumer({"consumer_lag": -1, "app_offset": 8, "hi_offset": 10}), [2]),
+        (_consumer({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": -1001}), []),
+        (_consumer({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": 10}), [0]),
+        (_consumer({"consumer_lag": 9, "desired": False}), []),
+        (_consumer({"consumer_lag": 9, "partition": -1}), []),
+        (_consumer({"consumer_lag": 3}, topic="theirs"), []),
+        (_consumer(*[{"consumer_lag": 1}] * 1500), [1] * 1000),
+    ],
+    ids=[
+        *("none", "stored", "handed over", "unknown", "at the end", "not assigned", "internal", "excluded"),
+        "more series than are exported",
     ],
 )
-def test_known_lag_is_reported(observe, clock, partition, lag):
+def test_known_lag_is_reported(observe, clock, reported, lag):
     """Committed, else stored, else handed over; nothing of a partition that is not ours, and no made-up number."""
-    report = _report(clock, _consumer(partition))
-    assert observe(LAG, report) == lag
+    assert observe(LAG, _report(clock, reported)) == lag
 
 
 @pytest.mark.parametrize(
@@ -229,14 +225,15 @@ def test_waiting_messages_are_counted_from_the_delivered_offset(observe, clock, 
     assert observe(FETCHED, _report(clock, _consumer(*counts))) == [messages]
 
 
-def test_excluded_topic_has_no_lag(observe, clock):
-    report = _report(clock, _consumer({"consumer_lag": 3}, topic="theirs"))
-    assert observe(LAG, report) == []
-
-
-def test_equal_clients_are_added_up(observe, clock):
+def test_clients_are_added_up_until_their_reports_are_old_or_tracing_ends(observe, clock, monkeypatch):
     reports = [_report(clock, {"type": "producer", "msg_cnt": count}) for count in (2, 3)]
     assert observe(QUEUE, *reports) == [5]
+    clock.advance(ms=61_000)
+    assert observe(QUEUE) == []
+    reports.append(_report(clock, {"type": "producer", "msg_cnt": 7}))
+    assert observe(QUEUE, reports[-1]) == [7]
+    monkeypatch.setattr(active, "tracing", None)
+    assert observe(QUEUE) == []
 
 
 def test_counter_keeps_the_value_of_a_collected_client(observe, clock):
@@ -259,24 +256,6 @@ def test_series_of_collected_clients_are_limited(observe, clock, caplog):
     lasting = _report(clock, {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 9}}})
     assert observe(REQUESTS, lasting) == [7] * 999 + [9]
     assert caplog.text.count("are not exported any more") == 1
-
-
-def test_old_report_is_not_observed(observe, clock):
-    report = _report(clock, {"type": "producer", "msg_cnt": 2})
-    assert observe(QUEUE, report) == [2]
-    clock.advance(ms=61_000)
-    assert observe(QUEUE) == []
-
-
-def test_report_after_uninstrument_is_not_observed(observe, clock, monkeypatch):
-    report = _report(clock, {"type": "producer", "msg_cnt": 2})
-    monkeypatch.setattr(active, "tracing", None)
-    assert observe(QUEUE, report) == []
-
-
-def test_number_of_series_is_limited(observe, clock):
-    report = _report(clock, _consumer(*[{"consumer_lag": 1}] * 1500))
-    assert len(observe(LAG, report)) == 1000
 
 
 def test_instrumenting_again_reuses_the_instruments(measured, caplog):

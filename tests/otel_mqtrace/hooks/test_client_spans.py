@@ -2,9 +2,9 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
-from opentelemetry import context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 
@@ -41,11 +41,23 @@ def _polled(hook, clock, messages, *, batch=False):
     return start_ns
 
 
-def test_poll_has_no_span_by_default(hook_with, clock):
-    hook = hook_with()
-    _polled(hook, clock, _messages(1))
-    hook.empty(start_ns=hook.now_ns())
-    hook.poll_failed(start_ns=hook.now_ns(), error="_ALL_BROKERS_DOWN")
+@pytest.mark.parametrize(
+    ("settings", "around"),
+    [
+        ({}, nullcontext),
+        ({"receive_spans": True, "empty_poll_spans": True, "settle_spans": True}, suppress_instrumentation),
+    ],
+    ids=["by default", "suppressed"],
+)
+def test_poll_and_settlement_have_no_span(tracing_with, clock, settings, around):
+    tracing = tracing_with(**settings)
+    hook, settle = ConsumeHook(tracing=tracing), SettleHook(tracing=tracing)
+    with around():
+        _polled(hook, clock, _messages(1))
+        hook.empty(start_ns=hook.now_ns())
+        hook.poll_failed(start_ns=hook.now_ns(), error="_ALL_BROKERS_DOWN")
+        assert settle.before("commit") is None
+    settle.after(None, [SettledOffset("orders", 0, 1)])
 
 
 def test_poll_span_has_the_times_of_the_poll(hook_with, exporter, clock):
@@ -122,14 +134,6 @@ def test_poll_of_excluded_topics_has_no_span(hook_with, exporter, clock):
     assert exporter.take("poll orders").attributes["messaging.batch.message_count"] == 1
 
 
-def test_suppressed_poll_is_not_recorded(hook_with, clock):
-    hook = hook_with(receive_spans=True, empty_poll_spans=True)
-    with suppress_instrumentation():
-        _polled(hook, clock, _messages(1))
-        hook.empty(start_ns=0)
-        hook.poll_failed(start_ns=0)
-
-
 CREATED = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1))
 CREATED_TOO = SpanContext(1, 3, is_remote=True, trace_flags=TraceFlags(1))
 
@@ -137,12 +141,6 @@ CREATED_TOO = SpanContext(1, 3, is_remote=True, trace_flags=TraceFlags(1))
 @pytest.fixture
 def hook(tracing_with):
     return SettleHook(tracing=tracing_with(settle_spans=True), group_name="billing", servers="broker:9092")
-
-
-def test_settlement_is_not_recorded_by_default(tracing_with):
-    hook = SettleHook(tracing=tracing_with())
-    assert hook.before("commit") is None
-    hook.after(None, [SettledOffset("orders", 0, 1)])
 
 
 @pytest.mark.parametrize("operation", ["commit", "store", "ack", "release", "reject"])
@@ -203,8 +201,10 @@ def test_message_settled_by_its_id_has_that_id(tracing_with, exporter):
     assert not [name for name in attributes if name.startswith("messaging.kafka")]
 
 
-def test_failed_settlement_has_its_error_type(hook, exporter):
-    hook.after(hook.before(), [SettledOffset("orders", 0, 5)], error="ILLEGAL_GENERATION", description="rebalanced")
+def test_failed_settlement_has_its_error_type_and_ends_once(hook, exporter):
+    call = hook.before()
+    hook.after(call, [SettledOffset("orders", 0, 5)], error="ILLEGAL_GENERATION", description="rebalanced")
+    hook.after(call)
     span = exporter.take("commit orders")
     assert span.attributes["error.type"] == "ILLEGAL_GENERATION"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "rebalanced")
@@ -214,34 +214,11 @@ def test_failed_settlement_has_its_error_type(hook, exporter):
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_settlement_inside_a_handler_is_a_child_of_the_process_span(hook, tracing, exporter):
-    consume = ConsumeHook(tracing=tracing)
-    (processing,) = consume.before([IncomingMessage(topic="orders", partition=0, offset=1)])
-    token = context.attach(processing.otel_ctx)
-    call = hook.before()
-    context.detach(token)
-    hook.after(call, [SettledOffset("orders", 0, 2)])
-    consume.after(processing)
-    assert exporter.take("commit orders").parent == exporter.take("process orders").context
-
-
-def test_settlement_ends_once(hook, exporter):
-    call = hook.before()
-    hook.after(call)
-    hook.after(call, error="LATE")
-    assert "error.type" not in exporter.take("commit").attributes
-
-
 def test_offsets_of_excluded_topics_are_left_out(tracing_with, exporter):
     hook = SettleHook(tracing=tracing_with(settle_spans=True, topic_exclude=("audit*",)))
     hook.after(hook.before(), [SettledOffset("audit-1", 0, 1), SettledOffset("orders", 0, 2)])
     assert exporter.take("commit orders").attributes["messaging.kafka.offset"] == 2
     hook.after(hook.before(), [SettledOffset("audit-1", 0, 1)])
-
-
-def test_suppressed_settlement_is_not_recorded(hook):
-    with suppress_instrumentation():
-        assert hook.before() is None
 
 
 def test_settlement_has_at_most_the_links_of_a_span(hook, exporter):
@@ -312,32 +289,21 @@ def test_sends_that_join_during_the_commit_are_ended_once_each(hooks, exporter):
     assert sorted(_ends(exporter)) == sorted(call.span_context.span_id for call in calls)
 
 
-@pytest.fixture
-def recalls(tracing_with):
-    return RecallHook(tracing=tracing_with(), info=ClientInfo(system="rocketmq", group_name="reminders-producer"))
-
-
-def test_recall_has_a_record_of_its_own(recalls, exporter, clock):
-    call = recalls.before("reminders")
+@pytest.mark.parametrize(
+    ("answer", "error", "success"),
+    [({"msg_id": "0102"}, None, True), ({"exception": ValueError("too late")}, "ValueError", False)],
+    ids=["recalled", "failed"],
+)
+def test_recall_has_a_record_of_its_own_and_ends_once(tracing_with, exporter, clock, answer, error, success):
+    info = ClientInfo(system="rocketmq", group_name="reminders-producer")
+    hook = RecallHook(tracing=tracing_with(), info=info)
+    call = hook.before("reminders")
     clock.advance(ms=7)
-    recalls.after(call, msg_id="0102")
+    for ended, its_answer in ((call, answer), (call, {"msg_id": "late"}), (None, answer)):
+        hook.after(ended, **its_answer)
     span = exporter.take("recall reminders")
     record = trace_context_of(span)
-    assert (record.trace_type, record.success, record.cost_ms) == (TraceType.RECALL, True, 7)
-    assert (record.group_name, record.beans[0].topic, record.beans[0].msg_id) == (
-        "reminders-producer",
-        "reminders",
-        "0102",
-    )
+    assert (record.trace_type, record.success, record.cost_ms) == (TraceType.RECALL, success, 7)
+    assert (record.group_name, record.beans[0].topic) == ("reminders-producer", "reminders")
+    assert (record.beans[0].msg_id, span.attributes.get("error.type")) == (answer.get("msg_id"), error)
     assert span.kind is SpanKind.CLIENT
-
-
-def test_recall_ends_once_with_its_error_type(recalls, exporter):
-    call = recalls.before("reminders")
-    recalls.after(call, exception=ValueError("too late"), description="too late")
-    recalls.after(call, msg_id="0102")
-    recalls.after(None, msg_id="0102")
-    span = exporter.take("recall reminders")
-    assert (span.attributes["error.type"], span.status.status_code) == ("ValueError", StatusCode.ERROR)
-    assert trace_context_of(span).success is False
-    exporter.assert_empty()

@@ -1,5 +1,6 @@
 """Every span that was opened ends: failures of the application, of the wire, of our own code, and collected clients."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -21,7 +22,7 @@ from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook, process
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import OnceFlag, guarded
-from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, when_collected
+from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, failure_of, when_collected
 from otel_mqtrace.hooks.process import Handling, sources
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import RecordingExporter
@@ -38,21 +39,29 @@ def _message(topic="t", *headers):
     return IncomingMessage(topic=topic, partition=0, offset=1, headers=headers)
 
 
-def test_exception_of_a_handler_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
+def test_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter, sent):
     hook = ConsumeHook(tracing=tracing)
     (call,) = hook.before([_message()])
     hook.after(call, exception=UnprintableError())
-    span = exporter.take("process t")
-    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "UnprintableError")
-    assert span.attributes["mqtrace.context_code"] == "EXCEPTION"
-    assert span.attributes["error.type"] == "UnprintableError"
-    assert [event.attributes["exception.type"] for event in span.events] == ["UnprintableError"]
+    handled = exporter.take("process t")
+    assert (handled.status.status_code, handled.status.description) == (StatusCode.ERROR, "UnprintableError")
+    assert handled.attributes["mqtrace.context_code"] == "EXCEPTION"
+    assert handled.attributes["error.type"] == "UnprintableError"
+    _, refused = sent({"error": "_FAIL", "exception": UnprintableError()})
+    assert refused.attributes["mqtrace.success"] is False
+    for span in (handled, refused):
+        assert [event.attributes["exception.type"] for event in span.events] == ["UnprintableError"]
 
 
-def test_exception_of_a_client_that_cannot_be_printed_is_recorded_by_its_type(sent):
-    _, span = sent({"error": "_FAIL", "exception": UnprintableError()})
-    assert span.attributes["mqtrace.success"] is False
-    assert [event.attributes["exception.type"] for event in span.events] == ["UnprintableError"]
+async def test_failure_that_is_recorded_still_counts_as_never_retrieved():
+    complaints, loop = [], asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    future = loop.create_future()
+    future.set_exception(KeyError("mine"))
+    assert str(failure_of(future)) == "'mine'"
+    del future
+    gc.collect()
+    assert complaints == ["Future exception was never retrieved"]
 
 
 @pytest.mark.parametrize(
@@ -139,22 +148,12 @@ def interrupt(request):
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_what_a_signal_handler_raises_in_our_code_reaches_the_application(interrupt, no_failures_yet):
+def test_what_a_signal_handler_raises_in_our_code_or_in_a_hook_reaches_the_application(
+    interrupt, tracing_with, exporter, no_failures_yet
+):
     with pytest.raises(TimeLimitError):
         guarded("Hook.before")(interrupt)()
     assert guard.failures() == {"Hook.before (a signal handler raised)": 1}
-
-
-@pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
-def test_exit_that_interrupts_our_code_is_counted_and_reaches_the_application(leaving, no_failures_yet):
-    with pytest.raises(leaving):
-        guarded("Hook.before")(Mock(side_effect=leaving))()
-    assert guard.failures() == {"Hook.before (a signal handler raised)": 1}
-
-
-def test_what_a_signal_handler_raises_in_a_hook_of_the_application_reaches_it_too(
-    interrupt, tracing_with, exporter, no_failures_yet
-):
     tracing = tracing_with({"produce_hook": interrupt, "consume_hook": interrupt})
     with pytest.raises(TimeLimitError):
         SendHook(tracing=tracing).before("orders")
@@ -162,6 +161,13 @@ def test_what_a_signal_handler_raises_in_a_hook_of_the_application_reaches_it_to
     with pytest.raises(TimeLimitError):
         ConsumeHook(tracing=tracing).before([_message("orders")])
     exporter.take("process orders")
+
+
+@pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
+def test_exit_that_interrupts_our_code_is_counted_and_reaches_the_application(leaving, no_failures_yet):
+    with pytest.raises(leaving):
+        guarded("Hook.before")(Mock(side_effect=leaving))()
+    assert guard.failures() == {"Hook.before (a signal handler raised)": 1}
 
 
 def test_what_a_signal_handler_raises_in_a_span_processor_reaches_the_application(interrupt):
@@ -302,14 +308,15 @@ def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start, thread,
     assert (done.stdout, done.stderr) == (f"send orders {outcome}\n", "")
 
 
-def test_deferred_end_of_an_ended_call_has_no_effect(sender, exporter):
+def test_call_that_has_ended_does_not_end_again(sender, exporter, caplog):
     hook = sender()
     call = hook.before("orders")
     hook.after(call, partition=0, offset=1)
+    hook.after(call, error="abandoned")
     defer_end(hook, call, error="abandoned")
-
     assert not deferred_ends
-    assert "error.type" not in exporter.take(name="send orders").attributes
+    assert exporter.take("send orders").attributes["mqtrace.success"] is True
+    assert caplog.records == []
 
 
 def test_thousands_of_deferred_ends_are_drained(sender, exporter):
@@ -337,17 +344,17 @@ def test_interrupted_drain_loses_one_span_at_most(sender, exporter):
 
 def test_forked_child_ends_no_span_of_its_parent(sender, exporter):
     hook = sender()
-    call = hook.before("orders")
+    call, left = hook.before("orders"), hook.before("left")
+    defer_end(hook, left, error="abandoned")
     child = os.fork()
     if child == 0:
         own = hook.before("of the child")
         right = not call.is_open and not call.try_end() and own.is_open and own.try_end()
-        os._exit(0 if right else 1)
+        os._exit(0 if right and exporter.take_all() == [] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
     assert call.is_open
     hook.after(call, partition=0, offset=1)
-    assert exporter.take(name="send orders").attributes["mqtrace.success"] is True
+    assert [span.attributes["mqtrace.success"] for span in exporter.take_all()] == [False, True]
 
 
 AT_EXIT = """

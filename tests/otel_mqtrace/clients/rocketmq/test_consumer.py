@@ -38,6 +38,21 @@ def received(send, consumer):
     return receive
 
 
+@pytest.fixture
+def receiving(instrument, started, consumer_of, message, topic, spans):
+    """Trace with options, send bodies and receive them; return the consumer, the messages and the send spans."""
+
+    def receive(*bodies, **options):
+        instrument(**options)
+        producer = started(rocketmq.Producer)
+        for body in bodies:
+            producer.send(message(body))
+        consumer = consumer_of(topic)
+        return consumer, consumer.receive(16, 30), spans.take_all(f"send {topic}")
+
+    return receive
+
+
 def test_message_is_processed_from_receive_to_ack(send, consumer, spans, topic, proxy, clock):
     (sent,) = send(b"hello")
     (message,) = consumer.receive(16, 30)
@@ -107,7 +122,7 @@ def test_messages_of_a_receive_are_current_in_turn(received, consumer, spans, to
         with tracer.start_as_current_span(f"bill {message.body.decode()}"):
             pass
         consumer.ack(message)
-    assert not trace.get_current_span().get_span_context().is_valid
+    assert current_span_id() == 0
     bills = [spans.take(f"bill {number}") for number in (1, 2, 3)]
     processed = spans.take_all(f"process {topic}")
     assert [bill.parent.span_id for bill in bills] == [span.context.span_id for span in processed]
@@ -117,7 +132,7 @@ def test_message_without_an_ack_is_skipped_by_the_next_ack(received, consumer, s
     first, _, third = received(b"1", b"2", b"3")
     consumer.ack(first)
     consumer.ack(third)
-    assert not trace.get_current_span().get_span_context().is_valid
+    assert current_span_id() == 0
     consumer.shutdown()
     assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["SUCCESS", "SUCCESS", "RETURNNULL"]
 
@@ -132,23 +147,18 @@ def test_what_is_no_message_raises_the_same_error_as_without_tracing(consumer, n
     assert errors[0] == errors[1]
 
 
-def test_ack_of_a_worker_after_the_next_receive_ends_the_span(received, consumer, spans, topic, clock):
+@pytest.mark.parametrize("received_again", [False, True])
+def test_ack_of_another_thread_ends_the_span(received, consumer, spans, topic, clock, received_again):
     (message,) = received(b"hello")
     clock.advance(ms=29_000)
-    assert consumer.receive(16, 30) == []
-    assert not trace.get_current_span().get_span_context().is_valid
+    if received_again:
+        assert consumer.receive(16, 30) == []
+    assert (current_span_id() == 0) is received_again
     spans.assert_empty()
     in_thread(consumer.ack, message)
+    assert current_span_id() == 0
     span = spans.take(f"process {topic}")
     assert (_code(span), span.attributes["mqtrace.cost_time"]) == ("SUCCESS", 29_000)
-
-
-def test_ack_in_another_thread_leaves_no_current_span_here(received, consumer, spans, topic):
-    (message,) = received(b"hello")
-    assert trace.get_current_span().get_span_context().is_valid
-    in_thread(consumer.ack, message)
-    assert not trace.get_current_span().get_span_context().is_valid
-    spans.take(f"process {topic}")
 
 
 def test_threads_that_share_a_consumer_have_their_own_messages(send, consumer, spans, topic):
@@ -190,15 +200,12 @@ def test_message_postponed_without_an_ack_has_failed(received, consumer, spans, 
     assert (_code(span), span.attributes["error.type"], span.attributes["mqtrace.cost_time"]) == ("FAILED", "FAILED", 5)
 
 
-def test_refused_ack_fails_the_settlement_only(instrument, started, consumer_of, spans, proxy, topic, message):
-    instrument(settle_spans=True)
-    started(rocketmq.Producer).send(message())
-    consumer = consumer_of(topic)
-    (received,) = consumer.receive(16, 30)
+def test_refused_ack_fails_the_settlement_only(receiving, spans, proxy, topic):
+    consumer, (message,), (sent,) = receiving(b"x", settle_spans=True)
     proxy.redeliver(topic)
     with pytest.raises(BadRequestException):
-        consumer.ack(received)
-    sent, processed, settled = (spans.take(f"{name} {topic}") for name in ("send", "process", "ack"))
+        consumer.ack(message)
+    processed, settled = spans.take(f"process {topic}"), spans.take(f"ack {topic}")
     assert _code(processed) == "SUCCESS"
     assert settled.attributes["error.type"] == "INVALID_RECEIPT_HANDLE"
     assert settled.attributes["messaging.operation.type"] == "settle"
@@ -206,29 +213,19 @@ def test_refused_ack_fails_the_settlement_only(instrument, started, consumer_of,
     assert [link.context.span_id for link in settled.links] == [sent.context.span_id]
 
 
-def test_settlement_is_a_child_of_its_message(instrument, send, consumer_of, spans, topic):
-    send(b"1", b"2")
-    consumer_of_two = consumer_of(topic)
-    RocketMqInstrumentor().uninstrument()
-    instrument(settle_spans=True)
-    first, second = consumer_of_two.receive(16, 30)
-    consumer_of_two.change_invisible_duration(second, 30)
-    consumer_of_two.ack_async(second)
-    consumer_of_two.ack(first)
+def test_settlement_is_a_child_of_its_message(receiving, spans, topic):
+    consumer, (first, second), _ = receiving(b"1", b"2", settle_spans=True)
+    consumer.change_invisible_duration(second, 30)
+    consumer.ack_async(second)
+    consumer.ack(first)
     processed = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"process {topic}")}
     for settled in [*spans.take_all(f"ack {topic}"), spans.take(f"change_invisible_duration {topic}")]:
         assert settled.parent.span_id == processed[settled.attributes["messaging.message.id"]].context.span_id
 
 
-def test_receive_has_a_span_if_configured(instrument, started, consumer_of, spans, topic, message):
-    instrument(receive_spans=True)
-    producer = started(rocketmq.Producer)
-    for _ in range(2):
-        producer.send(message())
-    consumer = consumer_of(topic)
-    consumer.receive(16, 30)
+def test_receive_has_a_span_if_configured(receiving, spans, topic):
+    consumer, _, sent = receiving(b"1", b"2", receive_spans=True)
     received = spans.take(f"poll {topic}")
-    sent = spans.take_all(f"send {topic}")
     assert [link.context.span_id for link in received.links] == [span.context.span_id for span in sent]
     consumer.shutdown()
     assert len(spans.take_all(f"process {topic}")) == 2
@@ -246,7 +243,7 @@ def test_failed_receive_is_recorded_and_raised(instrument, consumer_of, spans, t
 def test_asynchronous_receive_makes_its_message_current_nowhere(send, consumer, spans, topic):
     send(b"hello")
     (message,) = consumer.receive_async(16, 30).result(10)
-    assert not trace.get_current_span().get_span_context().is_valid
+    assert current_span_id() == 0
     consumer.ack_async(message)
     assert _code(spans.take(f"process {topic}")) == "SUCCESS"
 
@@ -270,16 +267,12 @@ def test_message_acknowledged_before_its_block_has_one_span(send, consumer, span
     spans.take(f"process {topic}")
 
 
-def test_explicit_mode_has_a_span_in_the_block_only(instrument, started, consumer_of, spans, topic, message):
-    instrument(process_spans="explicit")
-    started(rocketmq.Producer).send(message())
-    spans.take(f"send {topic}")
-    consumer = consumer_of(topic)
-    (received,) = consumer.receive(16, 30)
-    assert not trace.get_current_span().get_span_context().is_valid
-    consumer.ack(received)
+def test_explicit_mode_has_a_span_in_the_block_only(receiving, spans, topic):
+    consumer, (message,), _ = receiving(b"x", process_spans="explicit")
+    assert current_span_id() == 0
+    consumer.ack(message)
     spans.assert_empty()
-    with process(received):
+    with process(message):
         pass
     assert spans.take(f"process {topic}").attributes["mqtrace.group_name"] == "billing"
 
@@ -298,7 +291,7 @@ def test_shutdown_by_an_exception_sets_the_outcome_of_the_current_message(send, 
 def test_uninstrument_ends_the_open_message(received, consumer, spans, topic):
     (message,) = received(b"hello")
     RocketMqInstrumentor().uninstrument()
-    assert not trace.get_current_span().get_span_context().is_valid
+    assert current_span_id() == 0
     assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
     consumer.ack(message)
 
@@ -311,7 +304,7 @@ def test_message_of_a_collected_consumer_ends(send, consumer_of, topic, spans, c
     consumer_state(consumer).abandon()  # what the collector calls
     clock.advance(ms=500)
     spans.assert_empty()
-    assert not trace.get_current_span().get_span_context().is_valid
+    assert current_span_id() == 0
     drain_deferred_ends()
     span = spans.take(f"process {topic}")
     assert (_code(span), span.end_time - span.start_time) == ("RETURNNULL", 5_000_000)
