@@ -7,6 +7,7 @@ class of an instrumentor takes longer to import than its whole SDK, and so is lo
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from otel_mqtrace.clients.patching import Patches
-    from otel_mqtrace.provider import ProviderBinding
+    from otel_mqtrace.provider import Factories, ProviderBinding
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 _log: Final = logging.getLogger(__name__)
@@ -62,8 +63,8 @@ class ClientInstrumentor:
     """What was changed in the client, while instrumented; for ``mqtrace doctor``."""
     _binding: ProviderBinding | None = None
     _is_automatic = False
-    _imported: type[Patches] | Exception | None = None
-    """What importing the client gave, while :meth:`instrument` runs."""
+    _imported: tuple[type[Patches] | Exception | None, Factories] = None, {}
+    """What importing the client and the exporters gave, while :meth:`instrument` runs."""
 
     def __new__(cls) -> Self:
         """Return the one instrumentor of the client, as OpenTelemetry's base class does."""
@@ -142,14 +143,13 @@ class ClientInstrumentor:
         from otel_mqtrace.doctor.run_report import capture_logs  # noqa: PLC0415 - as in `_switch_on`
 
         capture_logs()
-        is_enabled = Settings.from_env({"enabled": options.get("enabled")}).enabled
-        imported = self._import_client() if is_enabled else None  # another thread may import a module that instruments
+        imported = self._import(options)  # another thread may import a module that instruments
         with _switching.lock:
             self._is_automatic = bool(options.get("skip_dep_check"))
             self._imported = imported
             if self._switch is not None:
                 self._switch.instrument(**options)
-            self._imported = None
+            self._imported = None, {}
 
     def uninstrument(self, **options: Any) -> None:
         """Switch tracing off and restore the client completely."""
@@ -201,7 +201,9 @@ class ClientInstrumentor:
             report(self, outcome=f"stepped_back: {foreign}")
             return
         self._switch_off()  # an uninstrument() may have been interrupted
-        binding = self._binding = ProviderBinding(tracer_provider, meter_provider, settings, ready, options)
+        binding = self._binding = ProviderBinding(
+            tracer_provider, meter_provider, settings, ready, options, self._imported[1]
+        )
         given = {
             "clock": _accept(clock, "clock", "it has no wall_ns()", "wall_ns"),
             "produce_hook": _accept(produce_hook, "produce_hook", "a function was expected"),
@@ -228,6 +230,20 @@ class ClientInstrumentor:
             binding.detach()
         forget_application_kafka_config()
 
+    def _import(self, options: dict[str, Any]) -> tuple[type[Patches] | Exception | None, Factories]:
+        """Import the client and the exporters; an iterator of exporters is replaced by what it gave."""
+        exporters = options.get("exporters")
+        if isinstance(exporters, Iterator):
+            options["exporters"] = exporters = list(exporters)
+        if not Settings.from_env({"enabled": options.get("enabled")}).enabled:
+            return None, {}
+        client = self._import_client()
+        if isinstance(client, Exception):
+            return client, {}
+        from otel_mqtrace.provider import load_exporters, split_exporters  # noqa: PLC0415 - as in `_switch_on`
+
+        return client, load_exporters(Settings.from_env({"exporters": split_exporters(exporters)[1]}).exporters)
+
     def _import_client(self) -> type[Patches] | Exception:
         """Return the class that patches the client, or why the client cannot be imported."""
         try:
@@ -242,7 +258,7 @@ class ClientInstrumentor:
         """Return the class that patches the client; a missing client and one that cannot be imported are reported."""
         from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415 - as in `_switch_on`
 
-        problem = self._imported
+        problem = self._imported[0]
         if not isinstance(problem, Exception):
             return problem
         if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:

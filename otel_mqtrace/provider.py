@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_mqtrace._errors import SubinterpreterError, reraise_from_signal_handler
+from otel_mqtrace._workers import ProcessLock
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.hooks.guard import OnceFlag
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
@@ -51,6 +52,8 @@ _EXPORTER_OPTIONS: Final = {
     "spool_dir": "spool_dir",
 }
 """Option of ``instrument()`` → keyword of an exporter that takes it; an exporter reads other settings itself."""
+_attaching: Final = ProcessLock()
+"""One thread at a time attaches or detaches: two instrumentors would not find each other's processor."""
 _holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[ProviderBinding]]] = WeakKeyDictionary()
 _logged: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 """Provider, or processor of the application → warnings about its exporters, logged once for all clients."""
@@ -67,22 +70,41 @@ def split_exporters(
     return ready, [each for each in given if not callable(getattr(each, "export", None))]
 
 
+Factories = Mapping[str, "Callable[..., SpanExporter] | Exception | None"]
+"""Name of an exporter → its factory, why it cannot be loaded, or ``None``: there is no such exporter."""
+
+
+def load_exporters(names: Iterable[str]) -> Factories:
+    """Import exporters by their entry-point names; call this without a lock, for their modules may instrument."""
+    factories: dict[str, Callable[..., SpanExporter] | Exception | None] = dict.fromkeys(names)
+    for point in entry_points(group=EXPORTER_GROUP) if factories else ():
+        if point.name in factories and factories[point.name] is None:  # the first of a name
+            try:
+                factories[point.name] = point.load()
+            except Exception as problem:  # noqa: BLE001 - the application must start
+                reraise_from_signal_handler()
+                factories[point.name] = problem
+    return factories
+
+
 class ProviderBinding:
     """Puts our processor on the SDK's TracerProvider as soon as there is one: now, or at the first span."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what instrument() was given, and what it has loaded
         self,
         provider: trace.TracerProvider | None,
         meter_provider: MeterProvider | None,
         settings: Settings,
         ready: list[SpanExporter],
         options: dict[str, Any],
+        factories: Factories,
     ) -> None:
         self._provider = provider
         self._meter_provider = meter_provider
         self._settings = settings
         self._ready = ready
         self._options = options
+        self._factories = factories
         self._wanted = bool(ready or settings.exporters)
         self._turn = OnceFlag()
         self._warned = OnceFlag()
@@ -117,8 +139,11 @@ class ProviderBinding:
         if not self._turn.try_set():
             return
         self._provider = provider
-        if not self._wanted:
-            return
+        if self._wanted:
+            with _attaching.lock:
+                self._attach_to(provider)
+
+    def _attach_to(self, provider: Any) -> None:
         present = [each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)]
         ours = next((each for each in present if each in _holders), None)
         if ours is not None:
@@ -137,15 +162,15 @@ class ProviderBinding:
 
     def detach(self) -> None:
         """Flush and stop our processor and take it off the provider again, unless another attachment holds it."""
-        processor, self.processor = self.processor, None
         self._turn.try_set()
-        if processor is None:
-            return
-        holders = _holders.get(processor, [])
-        if self in holders:
-            holders.remove(self)
-        if holders:
-            return
+        with _attaching.lock:
+            processor, self.processor = self.processor, None
+            holders = _holders.get(processor, []) if processor is not None else []
+            if self in holders:
+                holders.remove(self)
+            if processor is None or holders:
+                return
+            _holders.pop(processor, None)
         processor.shutdown()
         remove_processor(self._provider, processor)
 
@@ -190,18 +215,14 @@ class ProviderBinding:
         return missing
 
     def _factory_of(self, name: str) -> Callable[..., SpanExporter] | None:
-        """Return the factory of an exporter by its entry-point name; one that cannot be loaded is one warning."""
+        """Return the factory of an exporter by its name; one that could not be loaded is one warning."""
         shown = without_password(name)
-        try:
-            points = entry_points(group=EXPORTER_GROUP)
-            point = next((each for each in points if each.name == name), None)
-            factory: Callable[..., SpanExporter] | None = None if point is None else point.load()
-        except Exception as problem:  # noqa: BLE001 - the application must start
-            reraise_from_signal_handler()
-            self._refuse(shown, f"the exporter {shown!r} cannot be used: {problem}")
+        factory = self._factories.get(name)
+        if isinstance(factory, Exception):
+            self._refuse(shown, f"the exporter {shown!r} cannot be used: {factory}")
             return None
         if factory is None:
-            known = ", ".join(sorted(points.names))
+            known = ", ".join(sorted(entry_points(group=EXPORTER_GROUP).names))
             self._refuse(shown, f"no exporter named {shown!r}; spans do not go there: name one of {known}")
         return factory
 

@@ -75,7 +75,7 @@ class KafkaProducerState(ClientState):
     def make_hooks(self, tracing: Tracing) -> None:
         """Make the hooks of sends and of transactions."""
         self.hook = SendHook(tracing=tracing, info=self.info)
-        self.transaction = TransactionHook(tracing, self.info)
+        self.transaction = TransactionHook(tracing, self.info, before=getattr(self, "transaction", None))
 
 
 _S = TypeVar("_S", bound=ClientState)

@@ -230,16 +230,19 @@ class _Transaction:
 
 
 class TransactionHook:
-    """The open transaction of one producer. Only an end that succeeded is recorded; a failed one may be tried again."""
+    """The open transaction of one producer. Only an end that succeeded is recorded; a failed one may be tried again.
 
-    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
+    ``before`` is its hook under an earlier ``instrument()``: a transaction that is open stays open.
+    """
+
+    def __init__(self, tracing: Tracing, info: ClientInfo, before: TransactionHook | None = None) -> None:
         self._tracing = tracing
         self._end = EndTransactionHook(tracing=tracing, info=info)
         self.now_ns = self._end.now_ns
         queue_size = tracing.settings.queue_size
         self._max_messages = MAX_MESSAGES if queue_size is None else min(MAX_MESSAGES, max(1, queue_size // 2))
-        self._latest: _Transaction | None = None
-        self.transaction_id: str | None = None
+        self._latest: _Transaction | None = None if before is None else before._latest  # noqa: SLF001 - its own class
+        self.transaction_id: str | None = None if before is None else before.transaction_id
 
     @guarded("TransactionHook.begin")
     def begin(self) -> None:

@@ -20,7 +20,8 @@ from otel_mqtrace.client_properties import application_kafka_config
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.sampling import processors_of
-from otel_mqtrace.instrumentor import ClientInstrumentor
+from otel_mqtrace.instrumentor import AioKafkaInstrumentor, ClientInstrumentor
+from otel_mqtrace.provider import ProviderBinding
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.landings import landed_bodies, records_of
 from tests.support.opentelemetry_release import needs_sdk
@@ -70,8 +71,13 @@ def test_client_is_patched_once_when_two_threads_instrument(instrumentor, caplog
     assert len([each for each in caplog.records if "already instrumented" in each.getMessage()]) == 1
 
 
-def test_client_may_be_imported_by_a_module_that_instruments(instrumentor, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["client", "exporter"])
+def test_what_is_traced_may_be_imported_by_a_module_that_instruments(instrumentor, tmp_path, monkeypatch, part):
     """As a post-import hook does; the other thread stands for one that is importing that module."""
+    monkeypatch.delitem(sys.modules, "hooked", raising=False)
+    points = tmp_path / "hooked-1.dist-info" / "entry_points.txt"
+    points.parent.mkdir()
+    points.write_text("[opentelemetry_traces_exporter]\nhooked = hooked\n")
     (tmp_path / "hooked.py").write_text(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from otel_mqtrace.instrumentor import MqTraceInstrumentor\n"
@@ -82,9 +88,26 @@ def test_client_may_be_imported_by_a_module_that_instruments(instrumentor, tmp_p
     class Hooked(ClientInstrumentor):
         client = module = requirement = extra = "hooked"
 
-    Hooked().instrument(skip_dep_check=True)
+    other = Hooked() if part == "client" else AioKafkaInstrumentor()
+    other.instrument(skip_dep_check=True, exporters=["hooked"])
     assert "hooked" in sys.modules
+    other.uninstrument()
     assert instrumentor.is_instrumented_by_opentelemetry
+
+
+def test_clients_that_attach_at_the_same_time_share_a_processor():
+    provider = TracerProvider()
+    with ThreadPoolExecutor(1) as other:
+
+        def make():
+            with suppress(TimeoutError):
+                other.submit(second.attach).result(0.2)
+            return RecordingExporter()
+
+        first, second = (ProviderBinding(provider, None, Settings(), [], {}, {"mqtrace_native": make}) for _ in "12")
+        first.attach()
+    assert processors_of(provider) == (first.processor,) == (second.processor,)
+    provider.shutdown()
 
 
 def test_processor_of_the_application_stays_beside_ours(instrumentor, kafka, topic, tmp_path):
