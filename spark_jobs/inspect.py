@@ -173,7 +173,9 @@ def inspect_sources(
         yield from _topic(address, client_config, inventory, samples)
     passed_over: list[PassedOver] = []
     files = source_files(paths, None, passed_over=passed_over)
-    inventory.passed_over = [file.reason for file in passed_over]
+    inventory.passed_over = [file.reason for file in passed_over if not file.is_damaged]
+    for damaged in (file for file in passed_over if file.is_damaged):
+        inventory.add_bad(BadPiece(path=str(damaged.path), line=None, reason="not a readable Parquet file", text=""))
     for file in files:
         inventory.add_source(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:

@@ -19,7 +19,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.storage import refuse_compressed
+from bridge.storage import DamagedInputError, refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
@@ -89,8 +89,8 @@ def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> It
     """Yield the bodies of one open file in order; ``name`` is what an error calls it.
 
     Raises:
-        UnreadableInputError: the system cannot read the file; it is compressed, damaged Parquet, or Parquet
-            without a column ``body``.
+        UnreadableInputError: the system cannot read the file; it is compressed, or Parquet without a column ``body``.
+        DamagedInputError: damaged Parquet.
         MissingExtraError: Parquet without the ``reconcile`` extra.
     """
     try:
@@ -181,7 +181,7 @@ def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
         rows = (row for batch in batches for row in batch.to_pylist())
         yield from map(_body_of_row, rows, itertools.count(1))
     except pa.ArrowException as error:
-        raise UnreadableInputError(f"{name}: not a readable Parquet file ({error})") from error
+        raise DamagedInputError(f"{name}: not a readable Parquet file ({error}): move it away") from error
 
 
 def _body_of_row(beside: dict[str, Any], row: int) -> Body | BadBody:

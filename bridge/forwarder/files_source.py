@@ -13,7 +13,7 @@ from bridge.forwarder.trace_source import TraceSource
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Layout, Side, detect
 from bridge.otlp.spans import parse_message
-from bridge.storage import InaccessibleInputError, as_path
+from bridge.storage import DamagedInputError, InaccessibleInputError, as_path
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
@@ -79,11 +79,11 @@ class FilesTraceSource(_FilesSource):
     """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
 
     Its ``arrival_ms`` is that in the file, else when the file was last written. A file with a record that still waits
-    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``. One that was
-    forwarded and has changed since is one of ``changed_files`` at every run.
+    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``, as is a damaged
+    one of Parquet until it is whole. One that was forwarded and has changed since is one of ``changed_files``.
 
     Raises:
-        UnreadableInputError: a file of another format.
+        UnreadableInputError: a file of another format, or the only file is damaged.
     """
 
     _kind = "files"
@@ -94,6 +94,7 @@ class FilesTraceSource(_FilesSource):
         self.has_been_read = bool(self._done)
         self._read = dict(self._done)
         self._of_spans: dict[str, AnyPath] = {}
+        self._damaged: dict[str, _Status] = {}  # which are read once they are whole
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages of every file that is neither done nor waiting, in batches.
@@ -105,26 +106,37 @@ class FilesTraceSource(_FilesSource):
             name = self._name(path)
             try:
                 status = _status(path)
-                if name in self._read:
-                    if self._read[name] != status:
-                        self.changed_files.add(name)
-                    continue
-                if name in self._of_spans or (side := _side(path)) is Side.EMPTY:
-                    continue
-                if side is Side.OTLP:
-                    self._of_spans[name] = path
-                    self._count_bad(name, "holds spans")
+                if self._is_passed_over(path, name, status):
                     continue
                 messages = self._messages(path, name, status)
                 while len(batch := list(islice(messages, _BATCH))) == _BATCH:
                     yield batch
             except FileNotFoundError:  # removed or renamed since it was listed
                 continue
+            except DamagedInputError:
+                if self._is_single:
+                    raise
+                self._damaged[name] = status
+                self._count_bad(name, "not a readable Parquet file")
+                continue
             self._read[name] = status
             yield batch
         if self._of_spans and not self._read:
             first = next(iter(self._of_spans.values()))
             raise UsageError(f"{first} holds spans, no native trace bodies: give --native URL to forward spans")
+
+    def _is_passed_over(self, path: AnyPath, name: str, status: _Status) -> bool:
+        if name in self._read:
+            if self._read[name] != status:
+                self.changed_files.add(name)
+            return True
+        if name in self._of_spans or self._damaged.get(name) == status:
+            return True
+        side = _side(path)
+        if side is Side.OTLP:
+            self._of_spans[name] = path
+            self._count_bad(name, "holds spans")
+        return side is not Side.NATIVE
 
     def commit(self, held: Collection[Place] = ()) -> None:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""

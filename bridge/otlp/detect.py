@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.storage import ZSTD_MAGIC, InaccessibleInputError, open_parquet, refuse_compressed
+from bridge.storage import ZSTD_MAGIC, DamagedInputError, InaccessibleInputError, open_parquet, refuse_compressed
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.wire.native.layout import RECORD_START
 
@@ -84,10 +84,6 @@ class LineTooLongError(Exception):
             f"has a line of more than {LONGEST_LINE_BYTES >> 20} MB: write one message of a batch on each line, or "
             "give the protobuf layout"
         )
-
-
-class DamagedInputError(UnreadableInputError):
-    """A native file that is incomplete: never passed over, even among others."""
 
 
 _EMPTY: Final = Detected(Side.EMPTY, Layout.EMPTY)

@@ -4,6 +4,7 @@ from bridge.storage.locks import LOCK_FILE, hold
 from bridge.storage.paths import (
     ZSTD_MAGIC,
     AnyPath,
+    DamagedInputError,
     InaccessibleInputError,
     StorePath,
     as_path,
@@ -26,6 +27,7 @@ __all__ = [
     "SCHEMES",
     "ZSTD_MAGIC",
     "AnyPath",
+    "DamagedInputError",
     "InaccessibleInputError",
     "StorePath",
     "as_path",

@@ -39,6 +39,10 @@ class InaccessibleInputError(UnreadableInputError):
     """A file that cannot be read as it is: never passed over, whatever it may hold."""
 
 
+class DamagedInputError(UnreadableInputError):
+    """A Parquet file is incomplete: it holds native messages that no reader can count."""
+
+
 class _Status(NamedTuple):
     st_size: int
     st_mtime_ns: int

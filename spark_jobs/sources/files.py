@@ -13,13 +13,12 @@ from bridge.addresses import Kind, expand_files, parse_address
 from bridge.otlp.detect import (
     LONGEST_LINE_BYTES,
     OTLP_FORMATS,
-    DamagedInputError,
     Layout,
     LineTooLongError,
     Side,
     detect,
 )
-from bridge.storage import InaccessibleInputError, StorePath
+from bridge.storage import DamagedInputError, InaccessibleInputError, StorePath
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.kafka import LAYOUT, apart, topic_ranges
 
@@ -46,11 +45,12 @@ class SourceFile:
 
 
 class PassedOver(NamedTuple):
-    """A file of a directory or glob that holds something else: the other ``side``, or neither (``None``)."""
+    """A file of a directory or glob that holds something else: the other ``side``, neither (``None``), or damage."""
 
     path: AnyPath
     reason: str
     side: Side | None = None
+    is_damaged: bool = False
 
 
 def source_files(
@@ -92,11 +92,11 @@ def _source_files(
     passed_over: list[PassedOver] = []
     for path, detected in zip(paths, _detect_all(paths), strict=True):
         if isinstance(detected, UnreadableInputError):
-            if isinstance(detected, InaccessibleInputError) or (
-                isinstance(detected, DamagedInputError) and side is not Side.OTLP
-            ):
+            is_damaged = isinstance(detected, DamagedInputError)
+            # Passed over, its records would be losses in the verdicts; to inspect it is a bad piece.
+            if isinstance(detected, InaccessibleInputError) or (is_damaged and side is Side.NATIVE):
                 raise detected
-            passed_over.append(PassedOver(path, str(detected)))
+            passed_over.append(PassedOver(path, str(detected), is_damaged=is_damaged))
             continue
         if side is None or detected.side in {side, Side.EMPTY}:
             kept.append(SourceFile(path, detected.layout, detected.side))

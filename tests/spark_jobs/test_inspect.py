@@ -85,9 +85,13 @@ def test_time_that_is_not_a_date_is_printed_as_it_is(tmp_path, capsys):
 def test_ignored_files_of_a_directory_are_named(tmp_path, capsys):
     (tmp_path / "notes.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
     (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
-    assert inspect.run([str(tmp_path)], as_json=True) == 0
+    (tmp_path / "part-2.parquet").write_bytes(b"PAR1 and cut short")
+    assert inspect.run([str(tmp_path)], as_json=True) == 1
     report = strict(capsys.readouterr().out)
     assert [Path(name).name for name in report["files"]] == ["part-1.jsonl"]
+    assert [(Path(bad["path"]).name, bad["reason"]) for bad in report["bad"]] == [
+        ("part-2.parquet", "not a readable Parquet file")
+    ]
     (entry,) = report["passed_over"]
     assert "notes.jsonl" in entry
 

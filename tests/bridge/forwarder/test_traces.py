@@ -226,6 +226,19 @@ def test_files_are_forwarded_once(files, open_files, delivery):
         changed.commit()
 
 
+def test_damaged_parquet_file_is_counted_and_read_once_it_is_whole(files, open_files):
+    with LandingWriter(files.parent, format="parquet") as writer:
+        writer.write([_message(body_of(pub()))])
+    (part,) = files.parent.glob("native/*/*.parquet")
+    whole, copy = part.read_bytes(), files / "part.parquet"
+    copy.write_bytes(whole[:-9])
+    source = open_files()
+    assert [sum(map(len, source.drain())) for _ in range(2)] == [2, 0]
+    assert (source.bad_bodies, source.first_bad) == (2, "part.parquet: not a readable Parquet file")
+    copy.write_bytes(whole)
+    assert sum(map(len, source.drain())) == 1
+
+
 def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files):
     (files / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x01\x02")
     source = open_files()
