@@ -137,9 +137,6 @@ def forward(  # noqa: PLR0913 - one parameter per option
     """
     from bridge.forwarder.run import ForwardOptions, run  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-    is_fixed = service_name_from is _ServiceNameFrom.FIXED
-    if service_name is not None and not is_fixed:
-        raise UsageError(f"--service-name {service_name} changes nothing here: add --service-name-from fixed")
     options = ForwardOptions(
         source=source,
         landing=None if landing is None else parse_directory(landing, option="--landing"),
@@ -156,10 +153,19 @@ def forward(  # noqa: PLR0913 - one parameter per option
         otlp_timeout_ms=otlp_timeout_ms,
         pair_timeout_ms=parse_duration_ms(pair_timeout, name="--pair-timeout"),
         max_pending=max_pending,
-        service_name=service_name or "rocketmq" if is_fixed else None,
+        service_name=_fixed_name(service_name, service_name_from),
         messaging_system=messaging_system,
         stamped_after=tuple(stamped_after or ()),
         msg_type_map=msg_type_map.value,
         charset=charset,
     )
     return run(options, as_json=as_json)
+
+
+def _fixed_name(name: str | None, name_from: _ServiceNameFrom) -> str | None:
+    """Return the name of all spans' service; ``None``: each has its group's."""
+    if name_from is _ServiceNameFrom.FIXED:
+        return name or "rocketmq"
+    if name is not None:
+        raise UsageError(f"--service-name {name} changes nothing here: add --service-name-from fixed")
+    return None
