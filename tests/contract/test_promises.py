@@ -12,7 +12,7 @@ CONFIG = "tests/otel_mqtrace/test_config.py"
 SWITCH = "tests/otel_mqtrace/test_instrumentor.py"
 CLIENTS = "tests/otel_mqtrace/clients"
 BLOCKS = "tests/otel_mqtrace/clients/test_explicit_process.py"
-FORMS = "tests/otel_mqtrace/hooks/test_process_forms.py"
+FORMS = "tests/otel_mqtrace/hooks/test_process.py"
 SPANS = "tests/otel_mqtrace/spans"
 HOOKS = "tests/otel_mqtrace/hooks"
 METRICS = f"{HOOKS}/test_metrics.py"
@@ -65,7 +65,7 @@ MQTRACE_QUEUE_SIZE -> {SWITCH}::test_processor_is_attached_with_the_given_export
 MQTRACE_BATCH_SIZE -> {SWITCH}::test_processor_is_attached_with_the_given_exporters
 MQTRACE_LINGER_MS -> {SWITCH}::test_processor_is_attached_with_the_given_exporters
 MQTRACE_MAX_MESSAGE_BYTES -> {FILE}::test_bad_spans_are_counted_by_reason_and_the_others_written
-MQTRACE_PROCESS_CONTEXT -> {HOOKS}/test_process_span.py::test_parent_and_links_follow_the_option
+MQTRACE_PROCESS_CONTEXT -> {HOOKS}/test_process.py::test_parent_and_links_follow_the_option
 MQTRACE_RECEIVE_SPANS -> {HOOKS}/test_client_spans.py::test_poll_span_has_the_times_of_the_poll
 MQTRACE_TOPIC_EXCLUDE -> {CLIENTS}/test_producer.py::test_message_of_an_excluded_topic_is_sent_as_it_is
 MQTRACE_CREATE_TRACE_TOPIC -> {KAFKA}::test_topic_that_cannot_be_created_is_sent_to

@@ -1,6 +1,5 @@
 """Blocks of process() around messages, and the registry that finds the consumer of a message."""
 
-import contextlib
 import copy
 import gc
 import sys
@@ -118,36 +117,6 @@ def test_late_blocks_have_no_second_span_and_turn_the_explicit_mode_on(consuming
     assert [span.attributes["messaging.kafka.offset"] for span in ended] == [0, 1, 2, 3, 4]
     assert {trace_context_of(span).context_code for span in ended} == {ContextCode.SUCCESS}
     assert caplog.text.count("is left to its blocks (MQTRACE_PROCESS_SPANS=explicit") == 1
-
-
-async def test_closed_loop_closes_its_generator(spans):
-    closed = []
-
-    def coming(name):
-        try:
-            yield 1
-        finally:
-            closed.append(name)
-
-    async def arriving():
-        for each in coming("asynchronous"):
-            yield each
-
-    async with contextlib.aclosing(process.each(arriving())) as loop:
-        await anext(loop)
-    assert closed == ["asynchronous"]
-    with contextlib.closing(process.each(coming("plain"))) as loop:
-        next(loop)
-    assert closed == ["asynchronous", "plain"]
-
-
-def test_closed_loop_leaves_another_iterator_open(spans):
-    """An iterator with a close() of its own may be the consumer itself."""
-    stream = MagicMock(spec=["__iter__", "__next__", "close"])
-    stream.__iter__, stream.__next__ = lambda itself: itself, lambda _: 1
-    with contextlib.closing(process.each(stream)) as loop:
-        assert next(loop) == 1
-    stream.close.assert_not_called()
 
 
 class _Owner:

@@ -190,26 +190,6 @@ def test_send_without_a_partition_has_the_bootstrap_server_as_store_host(instrum
     producer.close()
 
 
-def test_close_does_not_wait_for_a_look_up(producer, spans, topic):
-    answer, asking = threading.Event(), threading.Event()
-
-    def slow(connection, topics):
-        asking.set()
-        answer.wait(30)
-        yield topics[0], {0: "late:1"}, None
-
-    leaders = producer.__dict__[STATE].leaders = Leaders({}, look_up=slow)
-    producer.produce(topic, b"x")
-    producer.flush(10)
-    assert asking.wait(10)
-    producer.close()
-    assert leaders.of(topic, 0) is None
-    answer.set()
-    leaders.settle(10)
-    assert leaders.of(topic, 0) == "late:1"
-    spans.take(f"send {topic}")
-
-
 def test_child_forked_during_a_look_up_starts_its_own_one():
     answer, asking, parent = threading.Event(), threading.Event(), os.getpid()
 
@@ -222,6 +202,7 @@ def test_child_forked_during_a_look_up_starts_its_own_one():
     leaders = Leaders({}, look_up=look_up)
     leaders.want("orders")
     assert asking.wait(10)
+    assert leaders.of("orders", 0) is None  # nobody waits for the answer
     child = os.fork()
     if not child:
         leaders.of("orders", 0)

@@ -8,8 +8,11 @@ import pickle
 import sys
 from typing import get_type_hints
 
+import aiokafka
 import confluent_kafka
 import pytest
+import rocketmq
+from aiokafka.cluster import ClusterMetadata
 from confluent_kafka import DeserializingConsumer, SerializingProducer, TopicPartition, cimpl
 from confluent_kafka.serialization import StringSerializer
 
@@ -20,7 +23,7 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.tracing import Tracing
-from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.instrumentor import AioKafkaInstrumentor, MqTraceInstrumentor, RocketMqInstrumentor
 from tests.support.opentelemetry_release import needs_sdk
 
 
@@ -238,6 +241,62 @@ def test_uninstrument_restores_every_name_ten_times(application, instrument):
         assert _fingerprint() == before
     assert sources == known_sources
     assert (active.tracing, active.on_new_client, active.configure) == (None, None, None)
+
+
+in_place = pytest.mark.parametrize(
+    ("instrumentor", "classes"),
+    [
+        (AioKafkaInstrumentor(), (aiokafka.AIOKafkaProducer, aiokafka.AIOKafkaConsumer, ClusterMetadata)),
+        (
+            RocketMqInstrumentor(),
+            (
+                *(rocketmq.Producer, rocketmq.Message, rocketmq.SimpleConsumer, rocketmq.PushConsumer),
+                *(rocketmq.LiteSimpleConsumer, rocketmq.LitePushConsumer),
+            ),
+        ),
+    ],
+    ids=["aiokafka", "rocketmq"],
+)
+"""Clients whose methods are changed in place: the classes, the producer first."""
+
+
+@in_place
+def test_uninstrument_restores_every_method_ten_times(instrument, instrumentor, classes):
+    def everything():
+        return [dict(vars(each)) for each in classes], list(sources)
+
+    before = everything()
+    for _ in range(10):
+        instrument()
+        assert everything() != before
+        assert instrumentor.patches.survey() == {"untraceable": [], "wrappers": []}
+        instrumentor.uninstrument()
+        assert everything() == before
+
+
+@in_place
+def test_patched_method_looks_like_the_original(instrument, instrumentor, classes):
+    before = {(owner, name): value for owner in classes for name, value in vars(owner).items() if callable(value)}
+    instrument()
+    changed = [(owner, name) for owner, name in before if vars(owner)[name] is not before[owner, name]]
+    assert len(changed) > 10
+    for owner, name in changed:
+        after, original = vars(owner)[name], before[owner, name]
+        assert after.__wrapped__ is original
+        assert (after.__name__, after.__doc__) == (name, original.__doc__)
+        assert inspect.iscoroutinefunction(after) is inspect.iscoroutinefunction(original)
+        assert inspect.signature(after) == inspect.signature(original)
+
+
+@in_place
+def test_instrument_steps_back_for_another_instrumentation(instrument, instrumentor, classes, monkeypatch, caplog):
+    original = classes[0].send
+    monkeypatch.setattr(classes[0], "send", functools.wraps(original)(lambda *args: original(*args)))  # noqa: PLW0108
+    before = [dict(vars(each)) for each in classes]
+    instrument()
+    assert [dict(vars(each)) for each in classes] == before
+    assert instrumentor.patches is None
+    assert [f"the module {__name__}" in line for line in caplog.messages if "mqtrace" in line] == [True]
 
 
 def test_client_without_configuration_is_refused(instrument):

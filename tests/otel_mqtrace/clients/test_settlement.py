@@ -142,27 +142,43 @@ def test_commit_settles_assigned_unsettled_messages(instrument, kafka, spans, fi
     assert len(spans.take_all(f"process {wide}")) == 2
 
 
-class Bare(confluent_kafka.Consumer):
-    """A consumer whose calls raise what C code can raise although it is no exception to Python."""
-
-    def commit(self, *args, **kwargs):
-        error = KafkaError(KafkaError._STATE)
-        ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(error))
-
-    poll = commit
+def _raise_kafka_error(*_args, **_kwargs):
+    """Raise what C code can raise although it is no exception to Python."""
+    error = KafkaError(KafkaError._STATE)
+    ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(error))
 
 
-@pytest.mark.parametrize("call", ["commit", "poll"])
-def test_raised_kafka_error_is_recorded(instrument, spans, call):
+class BareConsumer(confluent_kafka.Consumer):
+    """A consumer whose calls fail so."""
+
+    commit = poll = _raise_kafka_error
+
+
+class BareProducer(confluent_kafka.Producer):
+    """A producer whose calls fail so."""
+
+    def produce(self, topic, value=None, headers=None, callback=None):
+        _raise_kafka_error()
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "args", "name"),
+    [
+        (BareConsumer, "commit", (), "commit"),
+        (BareConsumer, "poll", (), "poll"),
+        (BareProducer, "produce", ("orders",), "send orders"),
+    ],
+)
+def test_raised_kafka_error_is_recorded(instrument, spans, make, call, args, name):
     instrument(settle_spans=True, receive_spans=True)
     raised = None
-    with Bare({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:
+    with make({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as client:
         try:
-            getattr(consumer, call)()
+            getattr(client, call)(*args)
         except:  # noqa: E722 - the one form that catches it
             raised = sys.exc_info()[1]
     assert isinstance(raised, KafkaError)
-    span = spans.take(call)
+    span = spans.take(name)
     assert (span.attributes["error.type"], span.status.status_code) == ("_STATE", StatusCode.ERROR)
 
 

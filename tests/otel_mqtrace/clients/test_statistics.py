@@ -5,7 +5,6 @@ import json
 
 import confluent_kafka
 import pytest
-from confluent_kafka.aio import AIOProducer
 from opentelemetry import metrics
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -144,16 +143,6 @@ def test_configuration_is_extended_in_the_form_it_was_given(measured, args, kwar
     assert merged["statistics.interval.ms"] == 100
     assert isinstance(merged["stats_cb"], ClientReport)
     assert (len(changed_args), "conf" in changed_kwargs) == (len(args), "conf" in kwargs)
-
-
-async def test_asyncio_client_reports(measured, kafka, points):
-    measured()
-    async with AIOProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "aio"}) as producer:
-        seen = {}
-        while not seen:
-            await producer.poll(0.1)
-            seen = points(QUEUE)
-    assert dict(next(iter(seen)))["messaging.client.id"] == "aio"
 
 
 # -- without a client: what the texts mean -------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import threading
-from base64 import b64decode
 from collections import deque
 from contextlib import contextmanager
 
@@ -25,9 +24,8 @@ from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
 from otel_mqtrace.model import ContextCode, TraceType, TransactionState
 from otel_mqtrace.records.message import header_text
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.wire.native import decode_body
 from tests.support.consuming import in_thread
-from tests.support.landings import landed_lines
+from tests.support.landings import landed_bodies, records_of
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter
 from tests.support.opentelemetry_release import needs_sdk
 from tests.support.source_tree import ROOT
@@ -189,8 +187,7 @@ def test_example_of_a_client_of_ones_own_has_its_messages_in_both_formats(run_co
     printed = run_code(EXAMPLE.read_text(encoding="utf-8"), tmp_path)
     assert (printed.count("billed: "), printed.count("billed: order 3, attempt 2")) == (5, 1)
     assert "refused: 5 jobs are waiting" in printed
-    bodies = [decode_body(b64decode(line["body_base64"])) for line in landed_lines(tmp_path)]
-    assert [error for body in bodies for error in body.errors] == []
+    landed = records_of(landed_bodies(tmp_path))
     requests = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text(encoding="utf-8").splitlines()]
     scopes = [scope for request in requests for each in request["resourceSpans"] for scope in each["scopeSpans"]]
     spans = {span["spanId"]: _read(span) for scope in scopes for span in scope["spans"]}
@@ -199,9 +196,7 @@ def test_example_of_a_client_of_ones_own_has_its_messages_in_both_formats(run_co
         return [each for each in spans.values() if each["name"] == name]
 
     for kind, name in ((TraceType.PUB, "send orders"), (TraceType.SUB_AFTER, "process orders")):
-        records = [
-            (each.beans[0].msg_id, each.success) for body in bodies for each in body.contexts if each.trace_type is kind
-        ]
+        records = [(each.beans[0].msg_id, each.success) for each in landed if each.trace_type is kind]
         assert sorted(records) == sorted((each["messaging.message.id"], each["mqtrace.success"]) for each in otlp(name))
         assert sorted(success for _, success in records) == [False] + [True] * 5
     (again,) = [each for each in otlp("process orders") if each["mqtrace.retry_times"] == "1"]
@@ -304,22 +299,19 @@ def test_outcome_outside_of_a_handler_has_no_effect(mailbox, exporter):
     assert _taken(exporter)[1] is ContextCode.SUCCESS
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(Status(StatusCode.ERROR, "card refused"), ContextCode.FAILED), (Status(StatusCode.OK), ContextCode.SUCCESS)],
+    ids=["error", "ok"],
+)
 @both_ways
-def test_span_the_application_set_to_error_has_failed(mailbox, exporter, automatic):
+def test_status_the_application_set_is_the_outcome(mailbox, exporter, automatic, status, code):
     with _handle(mailbox, automatic=automatic):
-        trace.get_current_span().set_status(Status(StatusCode.ERROR, "card refused"))
+        trace.get_current_span().set_status(status)
         trace.get_current_span().set_attribute("error.type", "CardRefused")
-    span, code = _taken(exporter)
-    assert code is ContextCode.FAILED
-    assert span.status.description == "card refused"
-    assert span.attributes["error.type"] == "CardRefused"
-
-
-@both_ways
-def test_span_the_application_set_to_ok_has_succeeded(mailbox, exporter, automatic):
-    with _handle(mailbox, automatic=automatic):
-        trace.get_current_span().set_status(Status(StatusCode.OK))
-    assert _taken(exporter)[1] is ContextCode.SUCCESS
+    span, recorded = _taken(exporter)
+    assert recorded is code
+    assert (span.status.description, span.attributes["error.type"]) == (status.description, "CardRefused")
 
 
 def test_current_returns_the_handle_of_the_block(mailbox, exporter):

@@ -1,6 +1,7 @@
 """The send span, its headers, odd messages, and the application's produce hook."""
 
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import Enum
 from unittest.mock import MagicMock, Mock
@@ -147,21 +148,15 @@ def test_replace_writes_the_send_span_and_links_to_the_earlier_one(sent):
     assert (span.kind, span.links[0].context.span_id) == (SpanKind.PRODUCER, EARLIER_SPAN)
 
 
-def test_keep_leaves_a_creation_context_as_it_is(sent):
-    call, span = sent(None, KEEP, headers=[("traceparent", EARLIER.encode()), ("tracestate", b"a=b")])
-    assert call.headers[:2] == [("traceparent", EARLIER.encode()), ("tracestate", b"a=b")]
-    assert _names(call)[2:] == ["UNIQ_KEY"]
-    assert span.kind is SpanKind.CLIENT
-    assert [link.context.span_id for link in span.links] == [EARLIER_SPAN]
-
-
-def test_keep_links_to_a_creation_context_that_is_current_as_well(sent):
+@pytest.mark.parametrize("is_current", [False, True])
+def test_keep_leaves_a_creation_context_as_it_is_and_links_to_it(sent, is_current):
     trace_id = 0x0AF7651916CD43DD8448EB211C80319C
     remote = trace.SpanContext(trace_id, EARLIER_SPAN, is_remote=True, trace_flags=trace.TraceFlags(1))
-    with trace.use_span(trace.NonRecordingSpan(remote)):
-        call, span = sent(None, KEEP, headers={"traceparent": EARLIER})
-    assert dict(call.headers)["traceparent"] == EARLIER
-    assert span.parent.span_id == EARLIER_SPAN
+    with trace.use_span(trace.NonRecordingSpan(remote)) if is_current else nullcontext():
+        call, span = sent(None, KEEP, headers=[("traceparent", EARLIER.encode()), ("tracestate", b"a=b")])
+    assert call.headers[:2] == [("traceparent", EARLIER.encode()), ("tracestate", b"a=b")]
+    assert _names(call)[2:] == ["UNIQ_KEY"]
+    assert (span.kind, span.parent and span.parent.span_id) == (SpanKind.CLIENT, EARLIER_SPAN if is_current else None)
     assert [link.context.span_id for link in span.links] == [EARLIER_SPAN]
 
 
@@ -279,9 +274,10 @@ def test_topic_of_an_enum_is_recorded_by_its_value(sent):
 
 
 # -- switched off, for a while or for a topic ----------------------------------------------------------------------
-def test_suppressed_send_is_not_recorded(sender):
+def test_suppressed_send_or_message_is_not_recorded(tracing):
     with suppress_instrumentation():
-        assert sender().before("orders") is None
+        assert SendHook(tracing=tracing).before("orders") is None
+        assert ConsumeHook(tracing=tracing).before([IncomingMessage("orders", 0, 1)]) == []
 
 
 def test_only_included_topics_are_traced(sender):
@@ -362,15 +358,17 @@ def test_produce_hook_may_add_attributes_and_rename(tracing_with, exporter):
     assert trace_context_of(span).beans[0].msg_id == call.attributes["messaging.message.id"]
 
 
-def test_exception_of_a_produce_hook_is_counted_and_logged_once(tracing_with, caplog, no_failures_yet):
-    def fail(_span, _call):
+def test_exception_of_a_hook_is_counted_and_logged_once(tracing_with, exporter, caplog, no_failures_yet):
+    def fail(_span, _event):
         raise ZeroDivisionError
 
-    kept = RecordingExporter()
-    tracing = tracing_with({"produce_hook": fail, "tracer_provider": recording_provider(kept)})
+    tracing = tracing_with({"produce_hook": fail, "consume_hook": fail})
+    consume = ConsumeHook(tracing=tracing)
     with caplog.at_level(logging.WARNING):
-        calls = [_send(tracing) for _ in range(3)]
-    assert all("traceparent" in dict(call.headers) for call in calls)
-    assert len(kept.take_all("send orders")) == 3
-    assert guard.failures() == {"produce_hook": 3}
-    assert ["produce_hook" in record.getMessage() for record in caplog.records] == [True]
+        for call in [_send(tracing) for _ in range(3)]:
+            consume.after(*consume.before([IncomingMessage("orders", 0, 1, headers=call.headers)]))
+    assert [span.attributes["mqtrace.success"] for span in exporter.take_all("process orders")] == [True] * 3
+    sends = exporter.take_all("send orders")
+    assert len(sends) == 3
+    assert guard.failures() == {"produce_hook": 3, "consume_hook": 3}
+    assert [name in message for name, message in zip(guard.failures(), caplog.messages, strict=True)] == [True] * 2

@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind
 from otel_mqtrace import process
 from otel_mqtrace.clients.aiokafka.client import registry
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
+from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
@@ -252,3 +253,21 @@ async def test_commit_is_not_recorded_by_default(handing, spans, topic):
         await consumer.getone()
         await consumer.commit()
     assert spans.take().name == f"process {topic}"
+
+
+async def test_client_made_before_is_traced_until_uninstrument(instrument, spans, kafka, topic):
+    async with producing(kafka) as producer, consuming(kafka, topic) as consumer:
+        await producer.send_and_wait(topic, b"1")
+        instrument()
+        await producer.send_and_wait(topic, b"2")
+        await consumer.getone()
+        AioKafkaInstrumentor().uninstrument()
+        handled = spans.take(f"process {topic}")
+        assert current_span_id() == 0
+        await producer.send_and_wait(topic, b"3")
+        assert [name for name, _ in (await consumer.getone()).headers] == ["traceparent", "UNIQ_KEY"]
+        assert (await consumer.getone()).headers == ()
+    sent = spans.take(f"send {topic}")
+    assert sent.attributes["messaging.client.id"] == "shop"
+    assert trace_context_of(handled).group_name == "billing"
+    assert trace_context_of(handled).context_code is ContextCode.RETURNNULL

@@ -3,18 +3,23 @@
 import asyncio
 import gc
 import json
+import logging
 
+import aiokafka
 import pytest
+import wrapt
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError
 from aiokafka.producer.message_accumulator import BatchBuilder
 from opentelemetry.trace import SpanKind, StatusCode
 
+from otel_mqtrace.client_properties import application_kafka_config
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.send import UNKNOWN_BODY
+from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from tests.support.asyncio_kafka import play, producing
+from tests.support.asyncio_kafka import consumer_of, play, producing
 from tests.support.consuming import let_others_run
 
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -285,3 +290,83 @@ async def test_send_each_continues_after_the_sent_messages(sending, spans, store
         assert (await (await producer.send_batch(batch, topic, partition=0))).offset == 0
     assert [each.value() for each in stored(topic, 2)] == [b"first", b"poison"]
     assert [span.attributes.get("error.type") for span in spans.take_all()] == ["ValueError", None, None]
+
+
+class EarlyProducer(AIOKafkaProducer):
+    """Made before anything is instrumented, and does its own before sending."""
+
+    async def send(self, topic, value=None, *args, **kwargs):
+        return await super().send(topic, value.upper(), *args, **kwargs)
+
+
+async def test_subclass_made_before_or_after_has_one_span(instrument, spans, kafka, topic):
+    instrument()
+
+    class LateProducer(EarlyProducer):
+        pass
+
+    for make in (EarlyProducer, LateProducer, aiokafka.AIOKafkaProducer):
+        async with producing(kafka, make=make) as producer:
+            await producer.send_and_wait(topic, b"abc")
+    assert len(spans.take_all(f"send {topic}")) == 3
+
+
+@pytest.mark.parametrize("servers", ["broker", ["broker", "127.0.0.1:1"]], ids=str)
+async def test_servers_and_password_are_passed_on_and_the_password_is_not_shown(instrument, spans, caplog, servers):
+    instrument()
+    producer = AIOKafkaProducer(
+        bootstrap_servers=servers,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_plain_username="shop",
+        sasl_plain_password="hunter2",
+    )
+    with pytest.raises(AssertionError):
+        await producer.send("orders")
+    producer._closed = True  # it was never started: nothing to stop, nothing to complain of
+    span = spans.take()
+    assert (span.attributes["server.address"], span.attributes["server.port"]) == ("broker", 9092)
+    assert application_kafka_config()["bootstrap.servers"] == ("broker" if servers == "broker" else ",".join(servers))
+    assert application_kafka_config()["sasl.password"] == "hunter2"
+    assert "hunter2" not in caplog.text + span.to_json()
+
+
+async def _foreign_send(wrapped, instance, args, kwargs):
+    kwargs["headers"] = [*(kwargs.get("headers") or []), ("traceparent", b"theirs")]
+    return await wrapped(*args, **kwargs)
+
+
+@pytest.fixture
+def neighbour():
+    original = AIOKafkaProducer.send
+    yield lambda: wrapt.wrap_function_wrapper(AIOKafkaProducer, "send", _foreign_send)
+    AIOKafkaProducer.send = original
+
+
+async def test_other_instrumentation_keeps_its_trace_headers_if_both_are_configured(
+    instrument, neighbour, spans, kafka, topic
+):
+    neighbour()
+    instrument(on_conflict="wrap")
+    async with producing(kafka) as producer:
+        await (await producer.send(topic, b"1"))
+    consumer = await consumer_of(kafka, topic)
+    record = await consumer.getone()
+    await consumer.stop()
+    headers = record.headers
+    assert [name for name, _ in headers] == ["UNIQ_KEY", "traceparent"]
+    assert dict(headers)["traceparent"] == b"theirs"
+    AioKafkaInstrumentor().uninstrument()
+    assert isinstance(vars(AIOKafkaProducer)["send"], wrapt.FunctionWrapper)
+    assert len(spans.take_all()) == 2
+
+
+async def test_later_instrumentation_is_reported_once(instrument, neighbour, spans, kafka, topic, caplog):
+    instrument()
+    neighbour()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            async with producing(kafka) as producer:
+                await (await producer.send(topic, b"1"))
+    assert [f"the module {__name__} wraps aiokafka on top" in line for line in caplog.messages] == [True]
+    spans.take_all()

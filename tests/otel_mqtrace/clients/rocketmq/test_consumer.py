@@ -1,6 +1,5 @@
 """RocketMQ consumers: a message from its receipt to its acknowledgement, the calls of a listener, the native records."""
 
-import base64
 import inspect
 from queue import SimpleQueue
 
@@ -17,9 +16,8 @@ from otel_mqtrace.clients.rocketmq.consumer import consumer_state
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
-from otel_mqtrace.wire.native import decode_body
 from tests.support.consuming import current_span_id, in_thread
-from tests.support.landings import landed_lines
+from tests.support.landings import landed_bodies, records_of
 from tests.support.rocketmq_proxy import QUEUE_ID, STORE_HOST, STORE_SECONDS
 
 
@@ -434,13 +432,6 @@ class _Commits(rocketmq.TransactionChecker):
         return rocketmq.TransactionResolution.COMMIT
 
 
-def _records(landing):
-    bodies = [decode_body(base64.b64decode(line["body_base64"])) for line in landed_lines(landing)]
-    assert [error for body in bodies for error in body.errors] == []
-    contexts = [each for body in bodies for each in body.contexts]
-    return {(each.beans[0].msg_id, each.trace_type): each for each in contexts}, len(contexts)
-
-
 def test_message_has_the_records_of_a_native_client(instrument, started, consumer_of, spans, message, topic, tmp_path):
     provider = instrument(exporters=["mqtrace_native_file"], landing_dir=str(tmp_path), group_name="order-producers")
     producer = started(rocketmq.Producer, None, _Commits())
@@ -457,8 +448,9 @@ def test_message_has_the_records_of_a_native_client(instrument, started, consume
     RocketMqInstrumentor().uninstrument()
 
     assert len(spans.take_all()) == 6, "one span is two records: that of the consume"
-    records, count = _records(tmp_path)
-    assert count == len(records) == 7
+    landed = records_of(landed_bodies(tmp_path))
+    records = {(each.beans[0].msg_id, each.trace_type): each for each in landed}
+    assert len(landed) == len(records) == 7
     before, after = records[sent.message_id, TraceType.SUB_BEFORE], records[sent.message_id, TraceType.SUB_AFTER]
     assert (before.group_name, before.beans[0].keys, before.beans[0].retry_times) == ("billing", "order-1", 0)
     assert (after.request_id, after.context_code) == (before.request_id, ContextCode.SUCCESS)

@@ -1,6 +1,8 @@
 """What a traced RocketMQ producer records of sends, recalls and transactions, and what it leaves exactly as it was."""
 
+import gc
 import threading
+import weakref
 from concurrent.futures import CancelledError, Future
 
 import pytest
@@ -10,7 +12,12 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 from rocketmq import TransactionResolution
 from rocketmq.grpc_protocol import Code
-from rocketmq.v5.exception import ClientException, IllegalArgumentException, TooManyRequestsException
+from rocketmq.v5.exception import (
+    ClientException,
+    IllegalArgumentException,
+    IllegalStateException,
+    TooManyRequestsException,
+)
 
 from otel_mqtrace.clients.rocketmq.client import observe_call
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
@@ -334,3 +341,40 @@ def test_checker_that_raises_has_no_end(proxy, transactional, spans, message, to
     proxy.ask_about(proxy.sent[0])
     proxy.await_requests(proxy.ended)
     assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "COMMIT_MESSAGE"
+
+
+class _Referring:
+    client = None
+
+
+def test_client_without_references_is_freed(instrument, proxy, spans, message):
+    instrument()
+    conf = rocketmq.ClientConfiguration(proxy.endpoints, rocketmq.Credentials())
+    checker, listener = _Referring(), _Referring()
+    checker.client = producer = rocketmq.Producer(conf, None, checker)
+    listener.client = pushed = rocketmq.PushConsumer(conf, "billing", listener, {"o": rocketmq.FilterExpression()})
+    with pytest.raises(IllegalStateException):
+        producer.send(message())
+    assert spans.take().attributes["error.type"] == "IllegalStateException"
+    gone = [weakref.ref(producer), weakref.ref(pushed)]
+    del producer, pushed, checker, listener
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+
+
+def test_missing_method_of_the_client_is_reported_to_the_doctor(instrument, monkeypatch):
+    monkeypatch.delattr(rocketmq, "PushConsumer")
+    monkeypatch.delattr(rocketmq.Producer, "recall_message_async")
+    instrument()
+    survey = RocketMqInstrumentor().patches.survey()
+    assert [each.rpartition(".")[2] for each in survey["untraceable"]] == ["recall_message_async", "PushConsumer"]
+    assert survey["wrappers"] == []
+    RocketMqInstrumentor().uninstrument()
+
+
+def test_wrong_message_is_refused_by_the_client(instrument, producer, spans):
+    with pytest.raises(AttributeError) as raised:
+        producer.send(None)
+    RocketMqInstrumentor().uninstrument()
+    with pytest.raises(type(raised.value)):
+        producer.send(None)

@@ -1,0 +1,585 @@
+"""The process span: its parent and links, where it is current, and every form of ``process``, plain and asynchronous."""
+
+import asyncio
+import functools
+import gc
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, aclosing, closing, nullcontext
+from contextvars import copy_context
+from unittest.mock import MagicMock
+
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from otel_mqtrace import ConsumeHook, SendHook, process
+from otel_mqtrace.hooks.consume import IncomingMessage, ProcessSpan
+from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
+from otel_mqtrace.model import ContextCode
+from tests.support.consuming import in_thread, let_others_run
+from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox
+
+pytestmark = pytest.mark.usefixtures("mailbox")
+UNSAMPLED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
+HERE = 0xA
+
+
+def _message(*headers, offset=7):
+    return IncomingMessage(topic="orders", partition=0, offset=offset, headers=headers)
+
+
+def _hangs(span):
+    return span.parent and span.parent.span_id, [link.context.span_id for link in span.links]
+
+
+AMBIENT = NonRecordingSpan(SpanContext(0xB, HERE, False, TraceFlags(1)))
+
+
+@pytest.mark.parametrize("as_record", [False, True])
+@pytest.mark.parametrize(
+    ("process_context", "alone", "beside_a_span"),
+    [
+        ("auto", (SENDER, [SENDER]), (HERE, [SENDER])),
+        ("link", (None, [SENDER]), (HERE, [SENDER])),
+        ("parent", (SENDER, []), (SENDER, [HERE])),
+        ("both", (SENDER, [SENDER]), (SENDER, [SENDER, HERE])),
+    ],
+)
+def test_parent_and_links_follow_the_option(tracing_with, exporter, process_context, alone, beside_a_span, as_record):
+    hook = ConsumeHook(tracing=tracing_with(process_context=process_context))
+    for ambient, expected in ((nullcontext(), alone), (trace.use_span(AMBIENT), beside_a_span)):
+        with ambient:
+            recorded = hook.record("orders", (0, 7, None, 1, None), [TRACEPARENT], None) if as_record else None
+            hook.after(recorded or hook.before([_message(TRACEPARENT)])[0])
+        assert _hangs(exporter.take("process orders")) == expected
+
+
+@pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
+def test_several_senders_are_linked_and_an_untraced_message_has_the_current_span_as_parent(processed, process_context):
+    messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
+    assert _hangs(processed(*messages, batch=True, process_context=process_context)) == (None, [SENDER, SENDER])
+    with trace.use_span(AMBIENT):
+        assert _hangs(processed(_message(), process_context=process_context)) == (HERE, [])
+
+
+def test_baggage_without_a_span_is_no_parent(processed):
+    token = context.attach(baggage.set_baggage("mine", "1"))
+    try:
+        assert _hangs(processed(_message(TRACEPARENT))) == (SENDER, [SENDER])
+    finally:
+        context.detach(token)
+
+
+class TestConsumeHook:
+    def test_hook_gets_the_span_and_its_messages(self, tracing_with, processed, exporter):
+        calls = []
+
+        def hook(span, messages):
+            span.set_attribute("tenant", "t1")
+            calls.append((span.name, [message.offset for message in messages]))
+
+        messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
+        tracing = tracing_with({"consume_hook": hook}, receive_spans=True)
+        ConsumeHook(tracing=tracing).received(messages, start_ns=0, batch=True)
+        assert exporter.take("poll orders").attributes["tenant"] == "t1"
+        assert processed(*messages, batch=True, collaborators={"consume_hook": hook}).attributes["tenant"] == "t1"
+        assert calls == [("poll orders", [0, 1]), ("process orders", [0, 1])]
+
+    def test_hooks_are_not_called_for_a_non_recording_span(self, tracing_with):
+        hooks = dict.fromkeys(("produce_hook", "consume_hook"), lambda *_: 1 / 0)
+        tracing = tracing_with({**hooks, "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)}, receive_spans=True)
+        consume, send = ConsumeHook(tracing=tracing), SendHook(tracing=tracing)
+        consume.received([_message(TRACEPARENT)], start_ns=0)
+        consume.after(consume.before([_message(TRACEPARENT)])[0])
+        send.after(send.before("orders"), partition=0, offset=1)
+
+
+def test_unrecorded_message_is_still_propagated(tracing_with):
+    hook = ConsumeHook(tracing=tracing_with())
+    (call,) = hook.before([_message(UNSAMPLED, ("baggage", b"order=42"))])
+    span_ctx = trace.get_current_span(call.otel_ctx).get_span_context()
+    assert span_ctx.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+    assert not span_ctx.trace_flags.sampled
+    assert baggage.get_baggage("order", call.otel_ctx) == "42"
+    hook.after(call)
+
+
+def test_explicit_mode_is_a_setting():
+    blocks = ExplicitMode("explicit")
+    assert [blocks.expect_blocks(5_000) for _ in range(3)] == [True] * 3
+    assert not ExplicitMode("auto").expect_blocks(1)
+
+
+def test_explicit_mode_lasts_while_blocks_come(caplog):
+    blocks = ExplicitMode("auto")
+    for _ in range(2):
+        blocks.record_late_block("billing")
+        for _ in range(5_000):
+            assert blocks.expect_blocks(1)
+            blocks.record_block()
+        assert all(blocks.expect_blocks(1) for _ in range(1_000))
+        assert not blocks.expect_blocks(1)
+    assert caplog.text.count("group billing") == 1
+    blocks.record_shared_batch()
+    assert blocks.expect_blocks(10)
+    blocks.record_block()
+    assert not blocks.expect_blocks(10)
+
+
+@pytest.fixture
+def letterbox(mailbox, exporter):
+    """A mailbox of whose spans those that were not taken are of no interest."""
+    yield mailbox
+    gc.collect()
+    exporter.take_all("process letters")
+
+
+def _here():
+    return trace.get_current_span().get_span_context().span_id
+
+
+def _nothing_here():
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+class TestAutomatic:
+    def test_next_poll_in_another_thread_ends_the_message_where_it_was_polled(self, letterbox):
+        letterbox.take(Letter(1))
+        assert _here()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(letterbox.take, Letter(2)).result(timeout=10)
+            _nothing_here()
+            letterbox.done()
+            assert pool.submit(_here).result(timeout=10) == 0
+
+    async def test_task_keeps_the_message_of_its_copied_context(self, letterbox):
+        letterbox.take(Letter(1))
+        first = _here()
+        go_on = asyncio.Event()
+
+        async def background():
+            await go_on.wait()
+            return _here()
+
+        task = asyncio.create_task(background())
+        letterbox.take(Letter(2))
+        assert _here() not in {0, first}
+        go_on.set()
+        assert await task == first
+        letterbox.done()
+        _nothing_here()
+
+    def test_next_poll_in_a_copied_context_ends_the_message_in_both(self, letterbox):
+        letterbox.take(Letter(1))
+
+        def poll():
+            letterbox.take(Letter(2))
+            assert _here()
+            letterbox.done()
+            _nothing_here()
+
+        copy_context().run(poll)
+        _nothing_here()
+
+    def test_span_of_the_application_stays_current_when_the_message_ends(self, letterbox, tracing, exporter):
+        letterbox.take(Letter(1))
+        with tracing.tracer.start_as_current_span("mine") as mine:
+            letterbox.done()
+            assert trace.get_current_span() is mine
+        _nothing_here()
+        exporter.take("mine")
+
+    def test_baggage_of_the_handler_stays_when_the_message_ends(self, letterbox):
+        letterbox.take(Letter(1, headers=(("baggage", b"from=sender"),)))
+        context.attach(baggage.set_baggage("mine", "1"))
+        letterbox.done()
+        _nothing_here()
+        assert baggage.get_baggage("mine") == "1"
+
+    def test_consumers_polled_inside_each_other_s_messages_do_not_nest(self, letterbox, tracing, exporter):
+        other = Mailbox.of(tracing)
+        with tracing.tracer.start_as_current_span("loop") as loop:
+            letterbox.take(Letter(1))
+            other.take(Letter(2))
+            inner = trace.get_current_span()
+            letterbox.done()
+            assert trace.get_current_span() is inner
+            other.done()
+            assert trace.get_current_span() is loop
+        assert inner.parent.span_id == exporter.take("loop").context.span_id
+
+
+class TestBlocks:
+    def test_block_that_ends_in_another_thread_is_current_in_neither(self, letterbox, caplog):
+        block = process(Letter(1))
+        block.__enter__()
+        assert _here()
+        in_thread(lambda: block.__exit__(None, None, None))
+        _nothing_here()
+        assert caplog.records == []
+
+    def test_blocks_that_end_in_the_wrong_order_leave_no_current_span(self, letterbox):
+        outer, inner = process(Letter(1)), process(Letter(2))
+        outer.__enter__()
+        with ExitStack() as stack:
+            stack.enter_context(inner)
+            second = _here()
+            outer.__exit__(None, None, None)
+            assert _here() == second
+        _nothing_here()
+
+    def test_context_the_handler_attached_ends_with_the_block(self, letterbox):
+        with process(Letter(1)):
+            context.attach(baggage.set_baggage("mine", "1"))
+        _nothing_here()
+        assert baggage.get_baggage("mine") is None
+
+    def test_automatic_message_is_current_again_after_a_block(self, letterbox):
+        letterbox.take(Letter(1))
+        automatic = _here()
+        with process(Letter(2)):
+            assert _here() != automatic
+        assert _here() == automatic
+        letterbox.done()
+
+    def test_block_ends_once(self, letterbox, exporter):
+        block = process(Letter(1))
+        with block:
+            pass
+        block.__exit__(None, None, None)
+        _nothing_here()
+        exporter.take("process letters")
+
+    def test_executor_thread_has_the_message_in_a_copied_context_only(self, letterbox):
+        with ThreadPoolExecutor(1) as pool, process(Letter(1)):
+            assert pool.submit(_here).result(timeout=10) == 0
+            assert pool.submit(copy_context().run, _here).result(timeout=10) == _here()
+            assert pool.submit(_here).result(timeout=10) == 0
+
+    async def test_concurrent_tasks_have_their_own_message(self, letterbox, exporter):
+        async def handle(number, barrier):
+            async with process(Letter(number)) as handling:
+                for _ in range(3):
+                    await barrier()
+                    assert trace.get_current_span() is handling.span
+                    assert process.current() is handling
+
+        await asyncio.gather(*(handle(n, let_others_run) for n in range(5)))
+        _nothing_here()
+        assert len({span.context.span_id for span in exporter.take_all("process letters")}) == 5
+
+    async def test_cancelled_handler_ends_with_the_error_and_leaves_no_current_span(self, letterbox, exporter):
+        started = asyncio.Event()
+
+        async def handle():
+            async with process(Letter(1)):
+                started.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(handle())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        _nothing_here()
+        assert exporter.take("process letters").attributes["error.type"] == "CancelledError"
+
+
+def test_taking_a_span_keeps_what_another_thread_adds_meanwhile(tracing):
+    hook = ConsumeHook(tracing=tracing)
+
+    def handling():
+        return ProcessSpan(hook, trace.INVALID_SPAN, 0, {})
+
+    class Shared(list):
+        def remove(self, call):
+            self.append(added)  # another thread, in the middle of it
+            super().remove(call)
+
+    taken, added, delivery = handling(), handling(), Delivery()
+    delivery.calls = Shared()
+    delivery.hold([taken], None)
+    assert delivery.take(taken) is not None
+    assert list(map(id, delivery.calls)) == [id(added)]
+    assert delivery.take(taken) is None
+
+
+def test_finish_ends_what_another_thread_adds_meanwhile(tracing, exporter):
+    hook = ConsumeHook(tracing=tracing)
+    first, late = (hook.before([IncomingMessage("letters", 0, offset)])[0] for offset in range(2))
+
+    class Shared(list):
+        def pop(self, at):
+            if late.is_open and late not in self:
+                self.append(late)  # another thread, in the middle of it
+            return super().pop(at)
+
+    delivery = Delivery()
+    delivery.calls = Shared()
+    delivery.hold([first], None)
+    delivery.finish()
+    assert [first.is_open, late.is_open] == [False, False]
+    exporter.take_all("process letters")
+
+
+def _offset():
+    return trace.get_current_span().attributes["messaging.kafka.offset"]
+
+
+def _codes(exporter):
+    return [span.attributes["mqtrace.context_code"] for span in exporter.take_all("process letters")]
+
+
+async def _arriving(count):
+    for number in range(count):
+        await let_others_run()
+        yield Letter(number)
+
+
+class TestLoops:
+    def test_each_message_is_current_in_the_body_of_the_loop_only(self, exporter):
+        for letter in process.each(Letter(n) for n in range(3)):
+            assert _offset() == letter.number
+        _nothing_here()
+        assert _codes(exporter) == ["SUCCESS"] * 3
+
+    async def test_each_message_is_current_in_the_body_of_an_asynchronous_loop_only(self, exporter):
+        while_awaited = []
+
+        async def watched():
+            async for letter in _arriving(3):
+                while_awaited.append(trace.get_current_span())
+                yield letter
+
+        async for letter in process.each(watched()):
+            await let_others_run()
+            assert _offset() == letter.number
+        _nothing_here()
+        assert while_awaited == [trace.INVALID_SPAN] * 3
+        assert _codes(exporter) == ["SUCCESS"] * 3
+
+    @pytest.mark.parametrize("error", [None, LookupError])
+    def test_left_loop_ends_its_message_at_once(self, exporter, error):
+        def consume():
+            for _ in process.each([Letter(1), Letter(2)]):
+                if error:
+                    raise error
+                break
+            _nothing_here()
+
+        with pytest.raises(error) if error else nullcontext():
+            consume()
+        _nothing_here()
+        drain_deferred_ends()
+        assert _codes(exporter) == ["RETURNNULL"]
+
+    async def test_left_asynchronous_loop_ends_its_message_at_once(self, exporter):
+        async for _ in process.each(_arriving(2)):
+            break
+        _nothing_here()
+        drain_deferred_ends()
+        assert _codes(exporter) == ["RETURNNULL"]
+
+    def test_loop_collected_by_another_thread_leaves_no_current_span(self, exporter):
+        kept = [process.each([Letter(1), Letter(2)])]
+        next(kept[0])
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(kept.clear).result(timeout=10)
+            assert pool.submit(trace.get_current_span).result(timeout=10) is trace.INVALID_SPAN
+        _nothing_here()
+        drain_deferred_ends()
+        assert _codes(exporter) == ["RETURNNULL"]
+
+    def test_exception_of_the_source_is_not_an_outcome(self, exporter):
+        def failing():
+            yield Letter(1)
+            raise ConnectionError
+
+        with pytest.raises(ConnectionError):
+            list(process.each(failing()))
+        assert _codes(exporter) == ["SUCCESS"]
+
+    def test_object_that_cannot_be_iterated_raises_its_own_error(self):
+        with pytest.raises(TypeError):
+            process.each(5)
+
+
+class TestDecorated:
+    def test_message_is_found_among_all_arguments(self, exporter):
+        class Biller:
+            @process
+            def handle(self, first, *, letter):
+                return _offset()
+
+        assert Biller().handle("not a message", letter=Letter(7)) == 7
+        assert _codes(exporter) == ["SUCCESS"]
+
+    def test_function_without_a_message_runs_without_a_span(self):
+        @process
+        def handle(text):
+            return text
+
+        assert handle("t") == "t"
+
+    def test_decorated_coroutine_function_stays_one(self, exporter):
+        @process
+        async def handle(letter):
+            await let_others_run()
+            return ContextCode.FAILED if _offset() == 7 else None
+
+        assert inspect.iscoroutinefunction(handle)
+        asyncio.run(handle(Letter(7)))
+        assert _codes(exporter) == ["FAILED"]
+
+    def test_decorated_callable_object_is_a_coroutine_as_its_call_is(self, exporter):
+        class Handler:
+            async def __call__(self, letter):
+                await let_others_run()
+                return _offset()
+
+        assert asyncio.run(process(Handler())(Letter(3))) == 3
+        assert asyncio.run(process(functools.partial(Handler().__call__))(Letter(4))) == 4
+        assert _codes(exporter) == ["SUCCESS"] * 2
+
+    def test_generator_has_its_message_current_in_its_body_only(self, exporter, tracing_with):
+        tracer = tracing_with().tracer
+
+        @process
+        def parts(letter):
+            with tracer.start_as_current_span("part") as part:
+                received = yield part.parent.span_id
+                assert trace.get_current_span() is part
+            try:
+                yield received
+            except LookupError:
+                yield _offset()
+            return ContextCode.FAILED
+
+        body = parts(Letter(7))
+        assert inspect.isgeneratorfunction(parts)
+        parent = next(body)
+        _nothing_here()
+        assert body.send("heard") == "heard"
+        _nothing_here()
+        assert body.throw(LookupError()) == 7
+        assert list(body) == []
+        assert exporter.take("part").parent.span_id == parent
+        assert _codes(exporter) == ["FAILED"]
+
+    def test_generator_that_raises_is_an_exception(self, exporter):
+        @process
+        def parts(letter):
+            yield 1
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            list(parts(Letter(7)))
+        parts(Letter(8)).close()  # never started: no span
+        assert _codes(exporter) == ["EXCEPTION"]
+
+    def test_collected_generator_is_returnnull_and_cleans_up(self, exporter):
+        cleaned = []
+
+        @process
+        def parts(letter):
+            try:
+                yield 1
+            finally:
+                cleaned.append(_offset())
+
+        next(parts(Letter(7)))
+        gc.collect()
+        assert cleaned == [7]
+        assert _codes(exporter) == ["RETURNNULL"]
+
+    async def test_asynchronous_generator_has_its_message_current_in_its_body_only(self, exporter):
+        @process
+        async def parts(letter):
+            received = yield _offset()
+            try:
+                yield received
+            except LookupError:
+                yield _offset()
+
+        body = parts(Letter(7))
+        assert await anext(body) == 7
+        _nothing_here()
+        assert await body.asend("heard") == "heard"
+        assert await body.athrow(LookupError()) == 7
+        assert [each async for each in body] == []
+        dropped = parts(Letter(8))
+        await anext(dropped)
+        await dropped.aclose()
+        _nothing_here()
+        assert _codes(exporter) == ["SUCCESS", "RETURNNULL"]
+
+    @pytest.mark.parametrize("options", [{}, {"consumer": object()}])
+    def test_decorator_may_be_called_with_options(self, exporter, options):
+        @process(**options)
+        def handle(letter):
+            return _offset()
+
+        assert handle(Letter(7)) == 7
+        assert _codes(exporter) == ["SUCCESS"]
+
+
+@pytest.mark.parametrize("consumer", [None, object()])
+def test_poll_that_returned_nothing_is_a_block_without_a_span(exporter, consumer):
+    with process(None, consumer=consumer) as handling:
+        handling.failed()
+    exporter.assert_empty()
+
+
+def test_baggage_is_restored_inside_only(exporter):
+    letter = Letter(1, headers=(TRACEPARENT, ("baggage", b"order=42")))
+    token = context.attach(baggage.set_baggage("mine", "1"))
+
+    @process
+    def handle(letter):
+        return baggage.get_all()
+
+    async def consume():
+        async with process(letter):
+            return baggage.get_all()
+
+    try:
+        seen = [handle(letter), asyncio.run(consume()), *(baggage.get_all() for _ in process.each([letter]))]
+        assert [dict(each) for each in seen] == [{"mine": "1", "order": "42"}] * 3
+        assert dict(baggage.get_all()) == {"mine": "1"}
+    finally:
+        context.detach(token)
+    assert _codes(exporter) == ["SUCCESS"] * 3
+
+
+async def test_closed_loop_closes_its_generator():
+    closed = []
+
+    def coming(name):
+        try:
+            yield 1
+        finally:
+            closed.append(name)
+
+    async def arriving():
+        for each in coming("asynchronous"):
+            yield each
+
+    async with aclosing(process.each(arriving())) as loop:
+        await anext(loop)
+    assert closed == ["asynchronous"]
+    with closing(process.each(coming("plain"))) as loop:
+        next(loop)
+    assert closed == ["asynchronous", "plain"]
+
+
+def test_closed_loop_leaves_another_iterator_open():
+    """An iterator with a close() of its own may be the consumer itself."""
+    stream = MagicMock(spec=["__iter__", "__next__", "close"])
+    stream.__iter__, stream.__next__ = lambda itself: itself, lambda _: 1
+    with closing(process.each(stream)) as loop:
+        assert next(loop) == 1
+    stream.close.assert_not_called()
