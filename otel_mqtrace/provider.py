@@ -106,7 +106,7 @@ class ProviderBinding:
         self._options = options
         self._factories = factories
         self._wanted = bool(ready or settings.exporters)
-        self._turn = OnceFlag()
+        self._has_begun = self._is_over = False  # the attachment
         self._warned = OnceFlag()
         self.processor: MqTraceSpanProcessor | None = None
         self.refused_exporters: dict[str, str] = {}
@@ -119,9 +119,9 @@ class ProviderBinding:
 
     def ensure_attached(self) -> None:
         """Attach unless that has been done; a first span without an SDK provider is a warning."""
-        if not self._turn.is_set:
+        if not self._is_over:
             self.attach()
-            is_first = not self._turn.is_set and self._warned.try_set()
+            is_first = not self._is_over and self._warned.try_set()
             if is_first and os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
                 _log.warning(
                     "mqtrace: messages are sent or handled, but without an SDK TracerProvider no span is recorded: "
@@ -130,18 +130,19 @@ class ProviderBinding:
                 )
 
     def attach(self) -> None:
-        """Attach once, as soon as there is a provider to attach to."""
-        if self._turn.is_set:
-            return
+        """Attach once, as soon as there is a provider to attach to; the spans of other threads wait for that."""
         provider: Any = self.provider
         if not hasattr(provider, "add_span_processor"):
             return
-        if not self._turn.try_set():
-            return
-        self._provider = provider
-        if self._wanted:
-            with _attaching.lock:
-                self._attach_to(provider)
+        with _attaching.lock:
+            if self._has_begun:  # an exporter that sends messages is being made
+                return
+            self._has_begun, self._provider = True, provider
+            try:
+                if self._wanted:
+                    self._attach_to(provider)
+            finally:
+                self._is_over = True
 
     def _attach_to(self, provider: Any) -> None:
         present = [each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)]
@@ -162,8 +163,8 @@ class ProviderBinding:
 
     def detach(self) -> None:
         """Flush and stop our processor and take it off the provider again, unless another attachment holds it."""
-        self._turn.try_set()
         with _attaching.lock:
+            self._has_begun = self._is_over = True
             processor, self.processor = self.processor, None
             holders = _holders.get(processor, []) if processor is not None else []
             if self in holders:

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from concurrent.futures import ThreadPoolExecutor, TimeoutError  # noqa: A004 - a class of its own in Python 3.10
+from concurrent.futures import ThreadPoolExecutor, TimeoutError, wait  # noqa: A004 - a class of its own in Python 3.10
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,17 +95,16 @@ def test_what_is_traced_may_be_imported_by_a_module_that_instruments(instrumento
     assert instrumentor.is_instrumented_by_opentelemetry
 
 
-def test_clients_that_attach_at_the_same_time_share_a_processor():
+def test_spans_of_other_threads_wait_for_the_processor_that_clients_share():
     provider = TracerProvider()
-    with ThreadPoolExecutor(1) as other:
+    with ThreadPoolExecutor(2) as others:
 
         def make():
-            with suppress(TimeoutError):
-                other.submit(second.attach).result(0.2)
+            assert not wait([others.submit(each.ensure_attached) for each in (first, second)], 0.2).done
             return RecordingExporter()
 
         first, second = (ProviderBinding(provider, None, Settings(), [], {}, {"mqtrace_native": make}) for _ in "12")
-        first.attach()
+        first.ensure_attached()
     assert processors_of(provider) == (first.processor,) == (second.processor,)
     provider.shutdown()
 

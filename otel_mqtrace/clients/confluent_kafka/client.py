@@ -11,13 +11,15 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message, TopicP
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
-from otel_mqtrace.clients.state import ActiveTracing, MessageRegistry, attach_state, known_state
+from otel_mqtrace.clients.state import ActiveTracing, ClientState, MessageRegistry, attach_state, known_state
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
 from otel_mqtrace.records.message import key_text
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
     from otel_mqtrace.clients.patching import Wrapper
 
@@ -43,6 +45,15 @@ def configuration_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
     if is_instrumentation_enabled():
         remember_application_kafka_config(conf)
     return conf
+
+
+class ConfiguredState(ClientState):
+    """A state that is made of a configuration, which a client that is older than the patch keeps to itself."""
+
+    @classmethod
+    def of_client(cls, client: Any) -> Self:  # noqa: ARG003 - see above
+        """Return the state of a client without a configuration."""
+        return cls(None)  # type: ignore[call-arg]  # as its base
 
 
 def traced_constructor(place: str, make: Callable[[dict[str, Any]], Any]) -> Wrapper:

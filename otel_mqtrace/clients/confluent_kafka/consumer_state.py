@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from otel_mqtrace.clients.confluent_kafka.client import header_pairs, incoming, registry
+from otel_mqtrace.clients.confluent_kafka.client import ConfiguredState, header_pairs, incoming, registry
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.consumer_state import KafkaConsumerState
 from otel_mqtrace.hooks.in_flight import Delivery
@@ -14,8 +14,6 @@ from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from typing_extensions import Self
 
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
     from otel_mqtrace.hooks.attributes import IncomingMessage
@@ -68,7 +66,7 @@ class AnyConsumerState(KafkaConsumerState):
         )
 
 
-class ConsumerState(AnyConsumerState):
+class ConsumerState(ConfiguredState, AnyConsumerState):
     """What one consumer that blocks needs to be traced: there is one thread of control that polls."""
 
     _records = True
@@ -80,11 +78,6 @@ class ConsumerState(AnyConsumerState):
         info = ClientInfo.of_kafka(known, group_name=None if group is None else str(group))
         super().__init__(info, registry, in_flight or Delivery())
         self.leaders = leaders_of(known)
-
-    @classmethod
-    def of_client(cls, client: Any) -> Self:  # noqa: ARG003 - one that is older than the patch keeps its configuration
-        """Return the state of a client without a configuration."""
-        return cls(None)
 
     def next_turn(self) -> None:
         """End what the application has: it polls again."""

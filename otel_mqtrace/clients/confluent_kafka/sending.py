@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context
 
 from otel_mqtrace import semconv
-from otel_mqtrace.clients.confluent_kafka.client import describe_failure
+from otel_mqtrace.clients.confluent_kafka.client import ConfiguredState, describe_failure
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.state import KafkaProducerState
 from otel_mqtrace.hooks.guard import guarded, note_failure
@@ -24,7 +24,6 @@ from otel_mqtrace.records.sent import Sent
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from typing_extensions import Self
 
     from otel_mqtrace.hooks.send import SendCall, SendHook
 
@@ -33,7 +32,7 @@ _ABANDONED: Final = "the producer was closed or collected before a delivery repo
 _DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the message before sending it")
 
 
-class ProducerState(KafkaProducerState):
+class ProducerState(ConfiguredState, KafkaProducerState):
     """The state of one producer.
 
     ``layers`` are the topics of calls that a subclass's own ``produce`` is handling, by thread; ``behind_asyncio``: an
@@ -53,11 +52,6 @@ class ProducerState(KafkaProducerState):
         self.layers: dict[int, str] = {}
         self.behind_asyncio = False
         self.dropping = _DROPPED
-
-    @classmethod
-    def of_client(cls, client: Any) -> Self:  # noqa: ARG003 - one that is older than the patch keeps its configuration
-        """Return the state of a client without a configuration."""
-        return cls(None)
 
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:
