@@ -5,6 +5,7 @@ This module imports nothing heavy, so the workers import in parallel with the pa
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
@@ -19,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from bridge.addresses import match_paths
 from otel_mqtrace._errors import PeerError
+from otel_mqtrace._program import YOUNG_OBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -122,6 +124,7 @@ def serve() -> None:
 
     It ends at once when the parent has ended, whatever it does.
     """
+    gc.set_threshold(YOUNG_OBJECTS)
     threading.Thread(target=_end_with_parent, name="mqtrace-parent", daemon=True).start()
     from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator  # noqa: PLC0415 - pyarrow
 
