@@ -1,10 +1,18 @@
-"""Every public promise of the contract, line by line, has its test, and every test here its promise."""
+"""Every public promise of the contract, line by line, and its tests; here are those of names and signatures."""
 
 import ast
+import inspect
+import re
+import sys
+from importlib.metadata import entry_points
 
 import pytest
+from opentelemetry.sdk.trace import SpanProcessor
 
+import otel_mqtrace
+from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace.config import Settings
+from tests.support.programs import run_program
 from tests.support.source_tree import ROOT, tree_of
 
 KAFKA = "tests/otel_mqtrace/exporters/test_native_kafka.py"
@@ -27,7 +35,7 @@ instrument(tracer_provider, **config) -> {SWITCH}::test_processor_is_attached_wi
 instrument(meter_provider) -> {CLIENTS}/test_statistics.py::test_lag_is_the_uncommitted_messages_of_the_group
 configuration is a dataclass -> {SWITCH}::test_configuration_is_the_dataclass_of_every_setting
 entry point mqtrace_confluent_kafka -> test_entry_point_of_the_instrumentor
-_instrument() never raises -> {SWITCH}::test_wrong_options_never_raise, {SWITCH}::test_option_of_a_wrong_type_is_one_warning
+_instrument() never raises -> {SWITCH}::test_option_of_a_wrong_type_is_one_warning
 works whether the client was imported before or after -> {CLIENTS}/test_patching.py::test_instrumenting_again_makes_one_span_each
 uninstrument() is complete -> {CLIENTS}/test_patching.py::test_uninstrument_restores_every_name_ten_times
 steps back with a warning -> {CLIENTS}/test_classes.py::test_instrument_steps_back_for_another_instrumentation
@@ -42,7 +50,7 @@ process.each -> {FORMS}::test_each_message_is_current_in_the_body_of_the_loop_on
 automatic mode needs no call -> {CLIENTS}/test_consumer.py::test_message_is_current_until_the_next_poll
 MqTraceSpanProcessor: signature, a SpanProcessor -> test_processor_signature
 MqTraceSpanProcessor: defaults -> {SPANS}/test_mapping.py::test_default_settings_are_those_of_the_contract
-one queue and one worker per exporter -> {SPANS}/test_processor.py::test_flush_of_a_lane_does_not_wait_for_a_stuck_one
+one queue and one worker per exporter -> {SPANS}/test_processor.py::test_flush_or_shutdown_of_a_lane_does_not_wait_for_a_stuck_one
 preset rocketmq4, rocketmq5 -> {SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_rocketmq_generation
 stats() adds up at every instant -> {SPANS}/test_queue.py::test_account_balances_and_the_bound_holds_while_threads_offer
 tunables from MQTRACE_*, then OTEL_BSP_* -> {SPANS}/test_mapping.py::test_environment_is_used_without_arguments
@@ -64,7 +72,7 @@ MQTRACE_PRESET -> {SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_r
 MQTRACE_QUEUE_SIZE -> {SWITCH}::test_processor_is_attached_with_the_given_exporters
 MQTRACE_BATCH_SIZE -> {SWITCH}::test_processor_is_attached_with_the_given_exporters
 MQTRACE_LINGER_MS -> {SWITCH}::test_processor_is_attached_with_the_given_exporters
-MQTRACE_MAX_MESSAGE_BYTES -> {FILE}::test_bad_spans_are_counted_by_reason_and_the_others_written
+MQTRACE_MAX_MESSAGE_BYTES -> {KAFKA}::test_batch_is_split_into_messages_the_broker_accepts
 MQTRACE_PROCESS_CONTEXT -> {HOOKS}/test_process.py::test_parent_and_links_follow_the_option
 MQTRACE_RECEIVE_SPANS -> {HOOKS}/test_client_spans.py::test_poll_span_has_the_times_of_the_poll
 MQTRACE_TOPIC_EXCLUDE -> {CLIENTS}/test_producer.py::test_message_of_an_excluded_topic_is_sent_as_it_is
@@ -72,8 +80,8 @@ MQTRACE_CREATE_TRACE_TOPIC -> {KAFKA}::test_topic_that_cannot_be_created_is_sent
 each variable sets its setting -> {CONFIG}::test_environment_sets_every_setting
 the defaults of the table -> {CONFIG}::test_default_settings_are_those_of_the_contract
 code wins -> {CONFIG}::test_code_wins_over_the_environment
-wrong values warn once and never break start-up -> {CONFIG}::test_wrong_value_is_one_warning_with_name_value_and_default, {SWITCH}::test_wrong_options_never_raise
-passwords never appear -> {CONFIG}::test_password_is_not_logged, {KAFKA}::test_password_is_neither_logged_nor_shown_by_the_exporter, {SWITCH}::test_password_is_not_on_a_span, tests/otel_mqtrace/doctor/test_environment.py::test_password_is_not_shown_by_the_doctor
+wrong values warn once and never break start-up -> {CONFIG}::test_wrong_value_is_one_warning_with_name_value_and_default, {SWITCH}::test_option_of_a_wrong_type_is_one_warning
+passwords never appear -> {CONFIG}::test_password_is_not_logged, {KAFKA}::test_password_is_neither_logged_nor_shown_by_the_exporter, {SWITCH}::test_password_is_not_on_a_span, tests/otel_mqtrace/doctor/test_doctor.py::test_password_is_not_shown_by_the_doctor
 """
 SPANS_AND_RECORDS = f"""
 traceType, span names and kinds -> {SPANS}/test_mapping.py::test_span_names_and_kinds_are_those_of_the_contract, {TABLE_OF_SEND}, {TABLE_OF_PROCESS}
@@ -99,12 +107,12 @@ self-metrics -> {SPANS}/test_processor.py::test_processor_metrics_equal_the_stat
 messaging.rocketmq.* -> {HOOKS}/test_send.py::test_rocketmq_send_has_the_registered_rocketmq_attributes
 SubBefore leaves at the start -> {KAFKA}::test_started_span_is_delivered_before_it_ends
 U+0001 and U+0002 become underscores, counted -> {CODEC}::test_separators_in_a_value_become_underscores_and_are_counted
-one topic a trace message, headers KEYS and mqtrace.dialect -> {PACKING}::test_topics_and_regions_do_not_mix, {KAFKA}::test_spans_reach_the_trace_topic_as_rocketmq_would_write_them
+one topic a trace message, headers KEYS and mqtrace.dialect -> {PACKING}::test_limits_hold_and_every_record_that_is_not_too_large_is_sent_once, {KAFKA}::test_spans_reach_the_trace_topic_as_rocketmq_would_write_them
 batches are split, never refused -> {PACKING}::test_limits_hold_and_every_record_that_is_not_too_large_is_sent_once
 """
 """``row -> file::test``, several tests with commas; a file without a folder is one of this folder."""
 PROMISES = {
-    row: [test if "::" in test else f"tests/contract/test_python_api.py::{test}" for test in tests.split(", ")]
+    row: [test if "::" in test else f"tests/contract/test_promises.py::{test}" for test in tests.split(", ")]
     for section in (PYTHON_API, CONFIGURATION, SPANS_AND_RECORDS)
     for row, tests in (line.split(" -> ") for line in section.strip().splitlines())
 }
@@ -120,12 +128,72 @@ def test_promise_has_a_test(row):
     assert [test for test in PROMISES[row] if test not in _tests_of(test.partition("::")[0])] == []
 
 
-def test_no_test_here_is_without_a_promise():
-    ours = {test for test in _tests_of("tests/contract/test_python_api.py") if "::test_" in test}
-    assert ours <= {test for tests in PROMISES.values() for test in tests}
-
-
 def test_every_promised_variable_is_a_setting():
     names = {row.removeprefix("MQTRACE_").lower() for row in PROMISES if row.startswith("MQTRACE_")}
     assert names <= set(Settings.__dataclass_fields__)
     assert len(names) == 17
+
+
+# -- names and signatures that no behaviour shows -------------------------------------------------------------------------
+
+
+def test_public_names():
+    for name in ("MqTraceInstrumentor", "MqTraceSpanProcessor", "process", "SendHook", "ConsumeHook"):
+        assert name in otel_mqtrace.__all__
+        assert getattr(otel_mqtrace, name) is not None
+
+
+def test_entry_point_of_the_instrumentor():
+    """Another name than the incumbent's, so that disabling one does not disable the other."""
+    (point,) = entry_points(group="opentelemetry_instrumentor", name="mqtrace_confluent_kafka")
+    assert point.load() is MqTraceInstrumentor
+
+
+def test_processor_signature():
+    assert issubclass(MqTraceSpanProcessor, SpanProcessor)
+    for method in ("on_start", "_on_ending", "on_end", "shutdown", "force_flush"):
+        theirs = list(inspect.signature(getattr(SpanProcessor, method)).parameters)
+        assert list(inspect.signature(getattr(MqTraceSpanProcessor, method)).parameters)[: len(theirs)] == theirs
+    named = inspect.signature(MqTraceSpanProcessor).parameters
+    assert {"drop_policy", "meter_provider", "clock", "export_timeout_millis", "shutdown_timeout_millis"} <= set(named)
+    assert inspect.signature(MqTraceSpanProcessor.force_flush).parameters["timeout_millis"].default == 30_000
+
+
+@pytest.mark.parametrize("name", ["mqtrace_native", "mqtrace_native_file", "mqtrace_native_rocketmq"])
+def test_exporters_are_entry_points_with_plain_keywords(name):
+    """Declarative configuration calls them with the YAML mapping."""
+    (point,) = entry_points(group="opentelemetry_traces_exporter", name=name)
+    parameters = inspect.signature(point.load()).parameters.values()
+    assert {each.kind for each in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+    assert all(each.default is not inspect.Parameter.empty for each in parameters)
+
+
+APPLICATION = """
+from otel_mqtrace import process
+
+@process
+def handle(message: object, attempt: int = 1) -> str: return ""
+
+@process(consumer=None)
+async def handle_later(message: object) -> int: return 1
+
+def poll(message: object) -> None:
+    with process(message) as handling:
+        reveal_type(handling)
+
+reveal_type(handle)
+reveal_type(handle_later)
+"""
+
+
+def test_type_checker_sees_what_process_returns(tmp_path, pytestconfig):
+    """A decorator without types would make every handler of a strict application untyped."""
+    (tmp_path / "application.py").write_text(APPLICATION)
+    options = "--strict", "--follow-imports=silent", f"--cache-dir={pytestconfig.cache.mkdir('mypy')}"
+    done = run_program(sys.executable, "-m", "mypy", *options, tmp_path / "application.py")
+    assert done.returncode == 0, done.stdout
+    assert re.findall(r'Revealed type is "(.*)"', done.stdout) == [
+        "otel_mqtrace.hooks.outcome.Handling",
+        "def (message: object, attempt: int =) -> str",
+        "def (message: object) -> typing.Coroutine[Any, Any, int]",
+    ]

@@ -252,7 +252,17 @@ def test_reader_that_has_gone_changes_no_exit_code_and_ends_a_stream(command, co
     assert (done.returncode, done.stderr) == (code, b"")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
+
+
+def _run_redirected(redirection, *words, **environment):
+    """Run ``mqtrace`` as its script does, its streams redirected by a shell."""
+    program = "import sys; from otel_mqtrace._program import start; sys.exit(start())"
+    shell = "/bin/sh", "-c", f'exec "$0" "$@" {redirection}'
+    return run_program(*shell, sys.executable, "-c", program, *words, env={**os.environ, **environment})
+
+
+@needs_full
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"], ids=["closed", "full"])
 @pytest.mark.parametrize(("typed", "code"), [("{}", 1), ("no json", 1), (None, 2)])
 def test_command_whose_stderr_cannot_be_written_keeps_its_exit_code(tmp_path, stderr, typed, code):
@@ -260,21 +270,17 @@ def test_command_whose_stderr_cannot_be_written_keeps_its_exit_code(tmp_path, st
     file = tmp_path / "records.jsonl"
     if typed is not None:
         file.write_text(typed + "\n")
-    done = run_program("sh", "-c", f'exec "$0" "$@" {stderr}', *MQTRACE, "encode", file)
+    done = _run_redirected(stderr, "encode", file)
     assert (done.returncode, done.stdout) == (code, "")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
+@needs_full
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("arguments", ["--help", "--version", "dialects", "decode FILE", "inspect FILE", "query FILE"])
 def test_full_standard_output_is_one_line(arguments, buffered):
     words = [str(RECORDED / "rocketmq-4.9.8.jsonl") if word == "FILE" else word for word in arguments.split()]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*MQTRACE, *words], stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60, check=False
-        )
-    assert done.stderr == b"mqtrace: error: cannot write to standard output: no space left on device\n"
+    done = _run_redirected(">/dev/full", *words, PYTHONUNBUFFERED="" if buffered else "1")
+    assert done.stderr == "mqtrace: error: cannot write to standard output: no space left on device\n"
     assert done.returncode == 2
 
 
@@ -378,8 +384,7 @@ def test_version_is_that_of_the_distribution(arguments, capsys):
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-", ">&- 2>&-", "2>&-"])
 @pytest.mark.parametrize("arguments", ["-V", "dialects"])
 def test_closed_standard_output_is_an_error(arguments, closed):
-    program = "import sys; from otel_mqtrace._program import start; sys.exit(start())"
-    done = run_program("/bin/sh", "-c", f'"$0" -c "$1" {arguments} {closed}', sys.executable, program)
+    done = _run_redirected(closed, arguments)
     line = "mqtrace: error: cannot write to standard output: bad file descriptor\n"
     assert done.returncode == (2 if closed != "2>&-" else 0)
     assert done.stderr == ("" if "2>&-" in closed else line)

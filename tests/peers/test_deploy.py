@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.peers.jaeger.query import JaegerQuery
+from tests.peers.jaeger.server import JaegerQuery
 from tests.peers.peer import ServerProcess
 from tests.support.killing import kafka_sender
 from tests.support.native_vectors import recorded

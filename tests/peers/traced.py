@@ -1,4 +1,4 @@
-"""A small application of two services, traced for the length of a block."""
+"""A small application of two services, traced for the length of a block, and its spans in the form of ``bridge.otlp.spans``."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,13 +9,17 @@ from confluent_kafka import Message
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
 
+from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.consuming import poll
+
+_FIELDS = ("trace_id", "span_id", "parent_span_id", "name", "kind", "start_ns", "end_ns", "status", "status_message")
+_FIELDS += ("service", "scope", "attributes", "events")
 
 
 def http_to(server: Any, **options: Any) -> SpanExporter:
@@ -78,3 +82,36 @@ def handle(kafka: Any, topic: str, count: int = 1, *, handler: Callable[[Message
                 handler(message)
     finally:
         consumer.close()
+
+
+def of_message(payload: bytes) -> list[dict[str, Any]]:
+    """Return the spans that a server returns, links as tuples."""
+    return [
+        {
+            **{name: span[name] for name in _FIELDS},
+            "links": [(link["trace_id"], link["span_id"], link["attributes"]) for link in span["links"]],
+        }
+        for span in spans_of(parse_message(payload) or [])
+    ]
+
+
+def of_sdk(span: ReadableSpan) -> dict[str, Any]:
+    """Return a span that the SDK ended in the same form."""
+    values = (
+        f"{span.context.trace_id:032x}",
+        f"{span.context.span_id:016x}",
+        f"{span.parent.span_id:016x}" if span.parent else None,
+        *(span.name, span.kind.name, span.start_time, span.end_time),
+        *(span.status.status_code.name, span.status.description or ""),
+        *(span.resource.attributes["service.name"], span.instrumentation_scope.name, _plain(span.attributes)),
+        [{"name": e.name, "time_ns": e.timestamp, "attributes": _plain(e.attributes)} for e in span.events],
+    )
+    links = [
+        (f"{each.context.trace_id:032x}", f"{each.context.span_id:016x}", _plain(each.attributes))
+        for each in span.links
+    ]
+    return {**dict(zip(_FIELDS, values, strict=True)), "links": links}
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}

@@ -217,6 +217,14 @@ def test_password_is_neither_logged_nor_shown_by_the_exporter(traced, tmp_path, 
     assert "hunter2" not in seen + caplog.text
 
 
+def test_batch_is_split_into_messages_the_broker_accepts(kafka, exported, landed):
+    exported(_exporter(kafka, max_message_bytes=2000), *(pub(number, keys=f"订单{number}") for number in range(100)))
+    messages, records = landed()
+    assert len(messages) > 5
+    assert max(len(message.body) for message in messages) <= 2000
+    assert len(records) == 100
+
+
 def test_exporter_behind_the_stock_processor_delivers_ends_of_ours(kafka, landed):
     """As OTEL_TRACES_EXPORTER=mqtrace_native attaches it: ends only, foreign spans passed over."""
     provider = TracerProvider(shutdown_on_exit=False)

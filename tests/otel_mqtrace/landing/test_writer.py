@@ -285,53 +285,31 @@ def test_orphan_without_a_whole_message_is_removed_once_its_writer_is_dead(tmp_p
     assert list(directory.iterdir()) == []
 
 
-REMOVED_BEFORE_ITS_LOCK = """
+ADOPTING = """
 import sys
 from pathlib import Path
 from otel_mqtrace.landing import LandedMessage, LandingWriter, adopt_orphans
 
-landing, format, armed = Path(sys.argv[1]), sys.argv[2], [True]
+landing, moment, format, armed, adopted = Path(sys.argv[1]), *sys.argv[2:], [True], []
 
 def at_the_worst_moment(event, arguments):
-    if event == "fcntl.flock" and armed:
+    if event == moment and armed:
         armed.clear()
-        adopt_orphans(landing)
-        assert not [*landing.glob("native/date=*/.part-*")]
+        adopted.extend(adopt_orphans(landing))
+        assert moment == "os.rename" or not [*landing.glob("native/date=*/.part-*")]
 
 sys.addaudithook(at_the_worst_moment)
 with LandingWriter(landing, format=format) as writer:
     writer.write([LandedMessage(source="T", arrival_ms=1, body=b"abc")])
-assert not armed
+assert (armed, adopted) == ([], [])
 assert len([*landing.glob("native/date=*/part-*")]) == 1
 """
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet"])
-def test_part_removed_before_its_lock_is_created_again(run_code, tmp_path, format):  # noqa: A002 - the users' word
-    run_code(REMOVED_BEFORE_ITS_LOCK, tmp_path, format)
-
-
-FINISHING = """
-import sys
-from pathlib import Path
-from otel_mqtrace.landing import LandedMessage, LandingWriter, adopt_orphans
-
-landing, adopted, armed = Path(sys.argv[1]), [], [True]
-
-def at_the_worst_moment(event, arguments):
-    if event == "os.rename" and armed:
-        armed.clear()
-        adopted.extend(adopt_orphans(landing))
-
-sys.addaudithook(at_the_worst_moment)
-writer = LandingWriter(landing)
-writer.write([LandedMessage(source="T", arrival_ms=1, body=b"abc")])
-assert len(writer.finish()) == 1
-assert not armed
-assert adopted == []
-"""
-
-
-def test_part_is_not_adopted_while_its_writer_renames_it(run_code, tmp_path):
-    run_code(FINISHING, tmp_path)
-    assert len(landed_lines(tmp_path)) == 1
+@pytest.mark.parametrize(
+    ("moment", "suffix"),
+    [("fcntl.flock", "jsonl"), ("fcntl.flock", "parquet"), ("os.rename", "jsonl")],
+    ids=["removed before its lock", "removed before its lock, as parquet", "being renamed"],
+)
+def test_part_is_finished_once_whenever_others_look_for_orphans(run_code, tmp_path, moment, suffix):
+    run_code(ADOPTING, tmp_path, moment, suffix)

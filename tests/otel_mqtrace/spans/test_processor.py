@@ -180,27 +180,6 @@ def test_timed_out_flushes_are_not_passed_to_the_exporter(stuck):
     processor.shutdown()
 
 
-@pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")], ids=["nothing", "one span", "a backlog"])
-def test_shutdown_of_a_lane_does_not_wait_for_a_stuck_one(names):
-    stuck, free = Stuck(), Scripted()
-    processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
-    for name in names:
-        processor.lanes[1].offer(span(name))
-    processor.lanes[0].offer(span("in flight"))
-    assert stuck.entered.wait(GENEROUS_S)
-    shutting = threading.Thread(target=processor.shutdown, kwargs={"timeout_millis": GENEROUS_MS})
-    shutting.start()
-    try:
-        assert free.closed.wait(GENEROUS_S / 2)  # long before the time is up
-        assert shutting.is_alive()
-        assert free.names == list(names)
-    finally:
-        stuck.let_go.set()
-        shutting.join(GENEROUS_S)
-    assert (stuck.shutdowns, free.shutdowns) == (1, 1)
-    assert processor.stats()["Stuck"]["exported"] == 1
-
-
 def test_shutdown_ends_in_time_when_an_exporter_hangs_in_its_own():
     hanging, free = Hanging(), Scripted()
     processor = MqTraceSpanProcessor(hanging, free)
@@ -384,24 +363,28 @@ def test_shutdown_goes_on_after_any_exception_of_an_exporter(poison, background,
     assert processor.stats()["Broken"]["exported"] == 1
 
 
-def test_flush_of_a_lane_does_not_wait_for_a_stuck_one():
-    stuck, free = Stuck(), Flushing()
+@pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")], ids=["nothing", "one span", "a backlog"])
+@pytest.mark.parametrize(("method", "answer"), [("force_flush", True), ("shutdown", None)])
+def test_flush_or_shutdown_of_a_lane_does_not_wait_for_a_stuck_one(method, answer, names):
+    stuck, free, answers = Stuck(), Flushing(), []
     processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
-    processor.on_end(span("a"))
+    for name in names:
+        processor.lanes[1].offer(span(name))
+    processor.lanes[0].offer(span("in flight"))
     assert stuck.entered.wait(GENEROUS_S)
-    answers = []
-    flushing = threading.Thread(target=lambda: answers.append(processor.force_flush(GENEROUS_MS)))
-    flushing.start()
+    calling = threading.Thread(target=lambda: answers.append(getattr(processor, method)(GENEROUS_MS)))
+    calling.start()
     try:
-        assert free.entered.wait(GENEROUS_S / 2)  # long before the time is up
-        assert flushing.is_alive()
-        assert free.names == ["a"]
-        assert free.flushes[0] > GENEROUS_MS / 2
+        assert (free.entered if answer else free.closed).wait(GENEROUS_S / 2)  # long before the time is up
+        assert calling.is_alive()
+        assert free.names == list(names)
+        assert all(left_ms > GENEROUS_MS / 2 for left_ms in free.flushes)
     finally:
         stuck.let_go.set()
-        flushing.join(GENEROUS_S)
-    assert answers == [True]
+        calling.join(GENEROUS_S)
     processor.shutdown()
+    assert (answers, stuck.shutdowns, free.shutdowns) == ([answer], 1, 1)
+    assert processor.stats()["Stuck"]["exported"] == 1
 
 
 def test_flush_ends_in_time_when_the_exporter_hangs_in_its_own():

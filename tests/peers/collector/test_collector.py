@@ -2,36 +2,21 @@
 
 import base64
 import json
-import socket
-from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
-from otel_mqtrace.spans.queue import lost
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.collector.server import Collector
-from tests.peers.otlp_spans import of_sdk
-from tests.peers.traced import grpc_to, handle, http_to, send, traced
+from tests.peers.traced import grpc_to, handle, http_to, of_sdk, send, traced
 from tests.support.programs import MQTRACE, answers, run_program
 
 pytestmark = pytest.mark.peers
 
 NATIVE_ZSTD = "--feature-gates=exporter.file.nativeCompression"
 MESSAGES = 40
-FLUSH_MS = 120_000
-PATIENCE_SECONDS = 30
-LONG_SECONDS = 300  # that an exporter goes on trying: more than a Collector takes to start on any machine
-
-
-@pytest.fixture
-def shop_kafka():
-    """A broker of the test's own; what is under test here is the Collector."""
-    with EmbeddedKafka() as broker:
-        broker.create_topic("orders", partitions=1)
-        yield broker
 
 
 def _run_shop(kafka, topic, exporter):
@@ -64,9 +49,11 @@ def _compared(span):
     ],
     ids=["by default, over http", "with real zstd files, over grpc"],
 )
-def test_every_layout_has_the_ended_spans(start_collector, shop_kafka, exporter, flags, layouts):
+def test_every_layout_has_the_ended_spans(start_collector, exporter, flags, layouts):
     collector = start_collector("file-layouts.yaml", flags=flags)
-    ended = _run_shop(shop_kafka, "orders", lambda: exporter(collector))
+    with EmbeddedKafka() as kafka:
+        kafka.create_topic("orders", partitions=1)
+        ended = _run_shop(kafka, "orders", lambda: exporter(collector))
     collector.stop()
 
     assert len(ended) == 2 * MESSAGES
@@ -79,33 +66,6 @@ def test_every_layout_has_the_ended_spans(start_collector, shop_kafka, exporter,
         assert {key: _compared(span) for key, span in spans.items()} == {
             key: _compared(span) for key, span in ended.items()
         }
-
-
-@contextmanager
-def _unreachable(collector, port):
-    collector.stop()
-    with socket.create_server(("127.0.0.1", getattr(collector, port))) as door:
-        door.settimeout(PATIENCE_SECONDS)
-        yield
-        door.accept()[0].close()
-
-
-@pytest.mark.parametrize(("exporter", "port"), [(http_to, "http_port"), (grpc_to, "grpc_port")], ids=["http", "grpc"])
-def test_spans_of_a_short_outage_arrive_when_it_is_over(start_collector, shop_kafka, exporter, port):
-    collector = start_collector("otlp-only.yaml")
-    with traced("shop", exporter(collector, timeout=LONG_SECONDS)) as processor:
-        send(shop_kafka, "orders", 50)
-        assert processor.force_flush(FLUSH_MS)
-        with _unreachable(collector, port):
-            send(shop_kafka, "orders", 150)
-        send(shop_kafka, "orders", 100)
-        collector.start()
-        assert processor.force_flush(FLUSH_MS)
-        (books,) = processor.stats().values()
-    assert (books["offered"], books["exported"], lost(books), books["pending"]) == (300, 300, 0, 0)
-    collector.stop()
-    spans = answers("inspect", collector.output, "--spans")
-    assert sorted(span["attributes"]["messaging.kafka.offset"] for span in spans) == list(range(300))
 
 
 PIPED = 600

@@ -10,10 +10,8 @@ from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans
-from tests.peers.jaeger.query import JaegerQuery
-from tests.peers.jaeger.server import Jaeger
-from tests.peers.otlp_spans import of_sdk
-from tests.peers.traced import grpc_to, handle, http_to, send, traced
+from tests.peers.jaeger.server import Jaeger, JaegerQuery
+from tests.peers.traced import grpc_to, handle, http_to, of_sdk, send, traced
 from tests.support.killing import kafka_sender
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.programs import answers
@@ -63,17 +61,6 @@ def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, query, 
     assert {f"{name}-shop", f"{name}-billing"} <= query.services()
     assert query.operations(f"{name}-billing") == {(f"process {name}", "consumer")}
     assert (f"{name}-shop", f"{name}-billing") in query.calls()
-
-
-def test_consumer_in_link_mode_has_a_trace_of_its_own_linked_to_the_producer(kafka, jaeger, query):
-    name = "linked"
-    sent, processed = _run(kafka, jaeger, name, process_context="link")
-    assert processed["trace_id"] != sent["trace_id"]
-    (producer,), (consumer,) = query.trace(sent["trace_id"], spans=1), query.trace(processed["trace_id"], spans=1)
-    assert (producer, consumer) == (sent, processed)
-    ((trace_id, span_id, _),) = consumer["links"]
-    assert (trace_id, span_id, consumer["parent_span_id"]) == (producer["trace_id"], producer["span_id"], None)
-    assert (f"{name}-shop", f"{name}-billing") not in query.calls()
 
 
 # -- forwarded trace messages of Java applications without OpenTelemetry: one trace per message ---------------------------

@@ -1,0 +1,559 @@
+"""``mqtrace doctor``: a finding for each fault of an environment, and for all that went untraced in a command."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import certifi
+import pytest
+
+from otel_mqtrace.cli import main
+from otel_mqtrace.config import Settings
+from otel_mqtrace.doctor import broker
+from otel_mqtrace.doctor.broker import examine_broker
+from otel_mqtrace.doctor.checks import Checkup, examine_directories, examine_environment, examine_otlp
+from otel_mqtrace.doctor.child_process import examine_reports
+from otel_mqtrace.provider import EXPORTER_GROUP
+from tests.support.opentelemetry_release import needs_sdk
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.programs import MQTRACE, clean_environment, run_program
+
+DOCTOR = (*MQTRACE, "doctor")
+QUIET = {
+    "MQTRACE_EXPORTERS": "mqtrace_native_file",
+    "OTEL_TRACES_EXPORTER": "none",
+    "OTEL_METRICS_EXPORTER": "none",
+    "OTEL_LOGS_EXPORTER": "none",
+    "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka",
+}
+"""Records go to files, and nothing else is on."""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The environment of a healthy installation; what a test adds breaks it. ``None`` takes a variable away."""
+
+    def make(**changes):
+        made = clean_environment(**{**QUIET, "MQTRACE_LANDING_DIR": str(tmp_path / "landing"), **changes})
+        return {name: value for name, value in made.items() if value is not None}
+
+    return make
+
+
+@pytest.fixture
+def doctor(environment):
+    """Run ``mqtrace doctor`` to its end."""
+
+    return lambda *arguments, typed=None, **changes: run_program(
+        *DOCTOR, *arguments, env=environment(**changes), input=typed
+    )
+
+
+@pytest.fixture
+def ask(doctor):
+    """Run ``mqtrace doctor --json`` and return its exit code, its findings by code, and its facts."""
+
+    def run_json(*arguments, **changes):
+        done = doctor("--json", *arguments, **changes)
+        assert done.stdout, done.stderr
+        report = json.loads(done.stdout.splitlines()[-1])
+        assert report["healthy"] == (not report["findings"])
+        return done.returncode, {each["code"]: each for each in report["findings"]}, report["facts"]
+
+    return run_json
+
+
+@pytest.fixture
+def application(tmp_path):
+    """Write a program and return the command line that runs it, under ``opentelemetry-instrument`` if asked for."""
+
+    def write(text, *, instrumented=False):
+        path = tmp_path / "app.py"
+        path.write_text(text, encoding="utf-8")
+        launcher = [str(Path(sys.executable).with_name("opentelemetry-instrument"))]
+        return [*launcher * instrumented, sys.executable, str(path)]
+
+    return write
+
+
+NOBODY = "127.0.0.1:1"
+SECRET = "hush-hush"
+
+
+@pytest.fixture
+def examine(environment):
+    """Make the doctor's checks in this process; return the findings by code, and the facts."""
+
+    def run(*, servers=None, **changes):
+        checkup, environ = Checkup(), environment(**changes)
+        settings = examine_environment(checkup, environ)
+        examine_directories(checkup, settings)
+        examine_otlp(checkup, settings, environ)
+        examine_broker(checkup, settings, servers=servers, probe=False)
+        report = checkup.as_dict()
+        return {each["code"]: each for each in report["findings"]}, report["facts"]
+
+    return run
+
+
+def test_healthy_installation_has_no_findings(ask):
+    code, findings, facts = ask()
+    assert (code, findings) == (0, {})
+    assert facts["versions"]["confluent-kafka"]
+    assert facts["versions"]["librdkafka"]
+    assert "mqtrace_confluent_kafka" in facts["instrumentations"]["installed"]
+
+
+NOWHERE = "/proc/self/nothing/here"
+
+
+@pytest.mark.parametrize(
+    ("finding", "changes", "words"),
+    [
+        ("switched_off", {"MQTRACE_ENABLED": "false"}, ""),
+        (
+            "instrumentation_disabled",
+            {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka,mqtrace_confluent_kafka"},
+            "",
+        ),
+        ("sdk_disabled", {"OTEL_SDK_DISABLED": "true"}, ""),
+        ("sampled_out", {"OTEL_TRACES_SAMPLER": "always_off"}, ""),
+        ("no_propagator", {"OTEL_PROPAGATORS": "none"}, ""),
+        ("config_file_missing", {"OTEL_CONFIG_FILE": "not-there.yaml"}, ""),
+        ("setting_wrong", {"MQTRACE_DIALECT": "9.9"}, "MQTRACE_DIALECT = '9.9': one of 4.4.0"),
+        ("setting_unknown", {"MQTRACE_FOOBAR": SECRET}, "unknown setting MQTRACE_FOOBAR"),
+        ("propagator_missing", {"OTEL_PROPAGATORS": "tracecontext,b4"}, "'b4' is not installed"),
+        ("no_propagator", {"OTEL_PROPAGATORS": "tracecontext,None,b4"}, "trace"),
+        ("exporter_missing", {"MQTRACE_EXPORTERS": f"https://user:{SECRET}@host"}, "'https://…@host'"),
+        *(
+            (f"{kind}_not_writable", {f"MQTRACE_{kind.upper()}_DIR": NOWHERE}, "")
+            for kind in ("landing", "spool", "ledger")
+        ),
+        ("otlp_unreachable", {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOBODY}"}, ""),
+        ("kafka_config_unreadable", {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_KAFKA_CONFIG": "not-there"}, ""),
+    ],
+)
+def test_fault_is_the_only_finding_with_its_value_and_no_password(examine, finding, changes, words):
+    findings, facts = examine(**changes)
+    assert set(findings) == {finding}
+    assert all(findings[finding][part] for part in ("what", "where", "fix"))
+    assert words in findings[finding]["what"]
+    assert SECRET not in str(facts) + str(findings)
+
+
+def test_credentials_are_listed_as_a_fact(examine):
+    keys = {f"MQTRACE_ROCKETMQ_{each}_KEY": SECRET for each in ("ACCESS", "SECRET")}
+    findings, facts = examine(**keys)
+    assert findings == {}
+    assert facts["settings"].items() >= dict.fromkeys(keys, "(set)").items()
+    assert SECRET not in str(facts)
+
+
+@pytest.mark.parametrize(("text", "findings"), [("propagator: {}\n", []), ("tracer_provider:\n", ["no_propagator"])])
+def test_declarative_configuration_without_a_propagator_is_found(examine, tmp_path, text, findings):
+    path = tmp_path / "otel.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert [*examine(OTEL_CONFIG_FILE=str(path))[0]] == findings
+
+
+def test_refused_client_property_is_found(examine, kafka, tmp_path):
+    properties = tmp_path / "client.properties"
+    properties.write_text("nonsense.key=1\n", encoding="utf-8")
+    findings, _ = examine(
+        MQTRACE_EXPORTERS="mqtrace_native",
+        MQTRACE_BOOTSTRAP_SERVERS=kafka.bootstrap_servers,
+        MQTRACE_KAFKA_CONFIG=str(properties),
+    )
+    assert set(findings) == {"kafka_config_refused"}
+    assert 'No such configuration property: "nonsense.key"' in findings["kafka_config_refused"]["what"]
+
+
+def test_doctor_leaves_no_files(examine, tmp_path):
+    examine(MQTRACE_SPOOL_DIR=str(tmp_path / "a" / "spool"), MQTRACE_LEDGER_DIR=str(tmp_path / "a" / "ledger"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("topic", "is_advised"), [("nobody-made-this", True), ("bad topic/x", False)])
+def test_missing_trace_topic_is_found_and_not_created(examine, kafka, topic, is_advised):
+    changes = {
+        "MQTRACE_EXPORTERS": "mqtrace_native",
+        "MQTRACE_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "MQTRACE_TRACE_TOPIC": topic,
+    }
+    for _ in range(2):
+        findings, facts = examine(**changes)
+        assert set(findings) == {"trace_topic_missing"}
+    assert facts["broker"]["brokers"] == 1
+    assert ("create" in findings["trace_topic_missing"]["fix"]) is is_advised
+    assert (examine(**changes, MQTRACE_CREATE_TRACE_TOPIC="true")[0] == {}) is is_advised
+
+
+@pytest.mark.parametrize("named_by", ["the environment", "the application"])
+def test_existing_trace_topic_is_reported(examine, kafka, topic, named_by):
+    servers = {"MQTRACE_BOOTSTRAP_SERVERS" if named_by == "the environment" else "servers": kafka.bootstrap_servers}
+    findings, facts = examine(MQTRACE_EXPORTERS="mqtrace_native", MQTRACE_TRACE_TOPIC=topic, **servers)
+    assert findings == {}
+    assert facts["broker"]["partitions"] == 1
+    assert "--probe" in facts["broker"]["clock"]
+
+
+@pytest.mark.parametrize("broken", ["connection", "line", "setting"])
+def test_password_is_not_shown_by_the_doctor(doctor, tmp_path, broken):
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        f"bootstrap.servers={NOBODY}\nsasl.username=me\nsasl.password={SECRET}\n"
+        + (f"{SECRET}\n" if broken == "line" else "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"),
+        encoding="utf-8",
+    )
+    changes = {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_KAFKA_CONFIG": str(properties)}
+    if broken == "setting":
+        changes |= {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://me:{SECRET}@{NOBODY}"}
+        changes |= {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}"}
+    done = doctor(*["--json"] * (broken == "connection"), **changes)
+    assert done.returncode == 1, done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _examined_otlp(protocol="grpc", *, exporter="otlp", endpoint, **changes):
+    checkup = Checkup()
+    environ = {
+        **changes,
+        "OTEL_TRACES_EXPORTER": exporter,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+    }
+    examine_otlp(checkup, Settings(), environ)
+    return [each.code for each in checkup.findings], checkup
+
+
+@pytest.mark.parametrize(
+    ("answer", "findings"),
+    [
+        ({}, []),
+        ({"status": 401}, []),
+        ({"status": 404}, ["otlp_unreachable"]),
+        ({"status": 302, "location": "https://elsewhere"}, ["otlp_unreachable"]),
+        ({"content_type": "text/html"}, ["otlp_unreachable"]),
+    ],
+)
+def test_http_endpoint_is_probed_at_its_traces_path(answer, findings):
+    with OtlpReceiver() as receiver:
+        vars(receiver).update(answer)
+        codes, _ = _examined_otlp("http/protobuf", endpoint=f"{receiver.endpoint}/")
+    assert (codes, receiver.paths) == (findings, ["/v1/traces"])
+
+
+def test_socket_of_a_collector_is_probed():
+    with socket.socket(socket.AF_UNIX) as server, TemporaryDirectory(dir="/tmp") as short:  # 107 bytes at most
+        path = Path(short) / "otlp"
+        server.bind(str(path))
+        server.listen()
+        assert [_examined_otlp(endpoint=f"unix:{slashes}{path}")[0] for slashes in ("", "//")] == [[], []]
+    assert _examined_otlp(endpoint=f"unix://{path}")[0] == ["otlp_unreachable"]
+
+
+@pytest.mark.parametrize(("bundle", "problem"), [("no-such.pem", "no-such.pem"), ("of-hungary.pem", "refused")])
+def test_https_endpoint_is_probed_with_the_certificates_of_the_exporter(bundle, problem, tmp_path):
+    (tmp_path / "of-hungary.pem").write_text("# Főtanúsítvány\n" + Path(certifi.where()).read_text())
+    where = {"endpoint": "https://127.0.0.1:9", "OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / bundle)}
+    assert problem in _examined_otlp("http/protobuf", **where)[1].findings[0].what
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_endpoint_that_is_no_address_is_found(protocol):
+    codes, checkup = _examined_otlp(protocol, endpoint="http://[::1")
+    assert codes == ["otlp_unreachable"]
+    assert "Invalid IPv6 URL" in checkup.findings[0].what
+
+
+@pytest.mark.parametrize(
+    ("exporter", "is_used"), [("otlp", True), ("mqtrace_otlp", True), ("otlp_json_file", False), ("console", False)]
+)
+def test_endpoint_is_probed_for_exporters_that_send_to_it(exporter, is_used):
+    codes, checkup = _examined_otlp(exporter=exporter, endpoint="http://127.0.0.1:9")
+    assert codes == ["otlp_unreachable"] * is_used
+    assert (checkup.facts["otlp"] == "not used") is not is_used
+
+
+@pytest.mark.parametrize(
+    ("spool_dir", "warnings", "findings"),
+    [
+        (None, [], []),
+        ("spool", [], ["broker_unreachable"]),
+        (None, ["native traces wait on disk: the broker is away"], ["broker_unreachable"]),
+    ],
+)
+def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir, warnings, findings, monkeypatch):
+    monkeypatch.setattr(broker, "_TIMEOUT_S", 0.2)
+    account = {"NativeKafkaSpanExporter": {"exported": 1}}
+    checkup = Checkup(facts={"processes": [{"processors": [account], "warnings": warnings}]})
+    examine_broker(checkup, Settings(spool_dir=spool_dir), servers="127.0.0.1:9", probe=False)
+    assert [each.code for each in checkup.findings] == findings
+
+
+# -- a command that the doctor runs: it runs as ever, and then what went untraced in it is reported ----------------------
+
+SDK = """
+import sys, confluent_kafka
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from otel_mqtrace import MqTraceInstrumentor
+SERVERS, TOPIC = sys.argv[1:3]
+conf = {"bootstrap.servers": SERVERS, "log_level": 0}
+"""
+HEALTHY = f"""{SDK}
+trace.set_tracer_provider(TracerProvider())
+MqTraceInstrumentor().instrument()
+producer = confluent_kafka.Producer(conf)
+producer.produce(TOPIC, b"x")
+assert producer.flush(10) == 0
+print(sys.stdin.read().upper())
+sys.exit(7)
+"""
+BROKEN = f"""{SDK}
+early = confluent_kafka.Producer(conf)
+HELD = (confluent_kafka.Producer,)
+original = confluent_kafka.Producer
+
+class Slim(confluent_kafka.Producer):
+    __slots__ = ()
+
+def enclosing(kept):
+    return lambda: kept
+
+factory = enclosing(original)
+MqTraceInstrumentor().instrument()
+class Later(factory()):
+    pass
+confluent_kafka.Producer(conf).produce(TOPIC, b"x")
+class Stranger(confluent_kafka.Producer):
+    __module__ = "ddtrace.contrib.internal.kafka.patch"
+confluent_kafka.Producer = Stranger
+"""
+
+
+def test_healthy_command_has_no_findings(application, doctor, kafka, topic):
+    done = doctor("--", *application(HEALTHY), kafka.bootstrap_servers, topic, typed="hello")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("HELLO\n")
+    assert "exit_code: 7" in done.stdout
+    assert "healthy" in done.stdout
+    assert "survey" not in done.stdout, "a heading without anything under it"
+    assert all(line == line.rstrip() for line in done.stdout.splitlines()), "padded in a pipe"
+
+
+def test_everything_untraced_is_reported(application, ask, kafka, topic):
+    code, findings, facts = ask("--", *application(BROKEN), kafka.bootstrap_servers, topic)
+    assert code == 1
+    assert set(findings) == {
+        "client_untraced",
+        "name_bound_before",
+        "untraceable_class",
+        "class_of_original",
+        "wrapped_twice",
+        "no_provider",
+    }
+    assert "Datadog" in findings["wrapped_twice"]["what"]
+    assert facts["command"]["exit_code"] == 0
+
+
+def test_command_that_never_instruments_is_reported(ask):
+    code, findings, facts = ask("--", sys.executable, "-c", "print(1, end=''); raise SystemExit(3)")
+    assert (code, set(findings)) == (1, {"not_instrumented"})
+    assert facts["command"]["exit_code"] == 3
+    assert findings["not_instrumented"]["what"] == "the command ended with exit code 3 and never switched mqtrace on"
+
+
+def test_failed_set_up_of_opentelemetry_is_not_a_missing_opentelemetry_instrument(ask, application):
+    command = "env", *application("pass", instrumented=True)
+    _, findings, _ = ask("--", *command, OTEL_TRACES_EXPORTER="no_such_exporter")
+    assert "OpenTelemetry's set-up" in findings["not_instrumented"]["fix"]
+
+
+@needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
+def test_other_instrumentation_is_reported_under_opentelemetry_instrument(application, ask, kafka, topic):
+    program = "import sys, confluent_kafka; confluent_kafka.Producer({'bootstrap.servers': sys.argv[1]})"
+    command = [*application(program, instrumented=True), kafka.bootstrap_servers]
+    code, findings, _ = ask("--", *command, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="aiokafka")
+    assert code == 1
+    assert "other_instrumentation" in findings
+    (finding,) = {"stepped_back", "wrapped_twice"} & set(findings)  # whichever of the two was loaded first
+    assert "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=confluent_kafka" in findings[finding]["what"]
+
+
+def test_signal_is_passed_to_the_command(application, environment):
+    program = """
+import signal, sys
+from otel_mqtrace import MqTraceInstrumentor
+MqTraceInstrumentor().instrument()
+def leave(*_):
+    sys.exit(5)
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+signal.pause()
+"""
+    command = [*DOCTOR, "--json", "--", *application(program)]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        report = process.stdout.read()
+    assert process.returncode == 1
+    assert '"exit_code": 5' in report
+
+
+def test_missing_program_is_one_line_and_a_finding_in_json(capsys):
+    assert main(["doctor", "--json", "--", "no-such-program"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mqtrace: error: no-such-program cannot be started")
+    assert len(captured.err.splitlines()) == 1
+    assert [each["code"] for each in json.loads(captured.out)["findings"]] == ["command_not_started"]
+
+
+OWN_PROVIDER = f"""{SDK}
+from opentelemetry import propagate
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from otel_mqtrace import AioKafkaInstrumentor, MqTraceSpanProcessor
+from otel_mqtrace.testing import RecordingExporter
+provider = TracerProvider()
+if sys.argv[3] == "own":
+    provider.add_span_processor(MqTraceSpanProcessor(RecordingExporter()))
+propagate.set_global_textmap(TraceContextTextMapPropagator())
+for each in MqTraceInstrumentor(), AioKafkaInstrumentor():
+    each.instrument(tracer_provider=provider)
+producer = confluent_kafka.Producer(conf)
+for _ in range(15):
+    producer.produce(TOPIC, b"x")
+assert producer.flush(10) == 0
+"""
+
+
+@pytest.mark.parametrize("processor", ["own", "ours"])
+def test_provider_given_in_code_records_and_is_reported_once(application, ask, kafka, topic, processor):
+    code, findings, facts = ask("--", *application(OWN_PROVIDER), kafka.bootstrap_servers, topic, processor)
+    assert (code, findings) == (0, {})
+    (process,) = facts["processes"]
+    assert set(process["clients"]) == {"confluent-kafka", "aiokafka"}
+    assert process["propagated"] == ["traceparent", "tracestate"]
+    ((lane, account),) = [each for processor in process["processors"] for each in processor.items()]
+    assert lane == "NativeFileSpanExporter"
+    assert (account["exported"], account["pending"]) == (15, 0)
+
+
+def test_warnings_are_reported_and_still_on_stderr(application, doctor):
+    program = """
+from opentelemetry.sdk.trace import TracerProvider
+from otel_mqtrace import MqTraceInstrumentor
+MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="nobody")
+"""
+    done = doctor("--json", "--", *application(program))
+    known = sorted({point.name for point in entry_points(group=EXPORTER_GROUP)})
+    line = f"no exporter named 'nobody'; spans do not go there: name one of {', '.join(known)}"
+    assert done.stderr == f"mqtrace: {line}\n"
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["facts"]["processes"][0]["warnings"] == [line]
+    assert done.returncode == 1
+    assert [(each["code"], each["severity"]) for each in report["findings"]] == [("exporter_not_attached", "error")]
+
+
+def _output(**changes):
+    account = {"offered": 3, "exported": 3, "dropped": {}, "failed": 0, "pending": 0, **changes.pop("account", {})}
+    client = {
+        "outcome": changes.pop("outcome", "instrumented"),
+        "survey": changes.pop("survey", {}),
+        "provider": "opentelemetry.sdk.trace.TracerProvider",
+        "records": changes.pop("records", True),
+    }
+    others = {name: {**client, "outcome": "instrumented"} for name in changes.pop("besides", ())}
+    return {
+        "pid": 1,
+        "program": "app.py",
+        "ended": True,
+        "running": False,
+        "clients": {changes.pop("client", "confluent-kafka"): client, **others},
+        "processors": [{"Exporter": account}],
+        "unrecorded": {},
+        "propagated": ["baggage", "traceparent", "tracestate"],
+        "refused_exporters": {},
+        "warnings": [],
+        "application_servers": None,
+        **changes,
+    }
+
+
+def _findings(*reports):
+    checkup = Checkup()
+    examine_reports(checkup, reports, [])
+    return checkup.findings
+
+
+@pytest.mark.parametrize(
+    ("changes", "findings"),
+    [
+        ({}, []),
+        ({"account": {"dropped": {"queue_full": 2}}}, ["spans_lost"]),
+        ({"account": {"failed": 1}}, ["spans_lost"]),
+        ({"account": {"offered": 0}}, ["nothing_recorded"]),
+        ({"account": {"offered": 0}, "besides": ["aiokafka", "rocketmq-python-client"]}, ["nothing_recorded"]),
+        ({"unrecorded": {"transaction_too_long": 5}}, ["unrecorded"]),
+        ({"ended": False}, ["ended_abruptly"]),
+        ({"ended": False, "besides": ["aiokafka"]}, ["ended_abruptly"]),
+        ({"ended": False, "running": True}, []),
+        ({"outcome": "switched_off"}, ["switched_off"]),
+        ({"outcome": "no_client"}, ["client_missing"]),
+        ({"outcome": "no_client", "client": "aiokafka"}, ["client_missing"]),
+        ({"outcome": "no_client", "besides": ["aiokafka"]}, []),
+        ({"refused_exporters": {"mqtrace_native": "no module"}, "warnings": ["no module"]}, ["exporter_not_attached"]),
+        ({"warnings": ["the spool is full"]}, ["warned"]),
+        ({"outcome": "broken_client: libssl.so.3", "client": "aiokafka"}, ["client_broken"]),
+        ({"outcome": "stepped_back: ddtrace", "besides": ["aiokafka"]}, ["stepped_back"]),
+        ({"records": False}, ["no_provider"]),
+        ({"propagated": []}, ["no_propagator"]),
+        ({"propagated": ["baggage"]}, ["no_propagator"]),
+    ],
+)
+def test_report_of_a_process_becomes_findings(changes, findings):
+    assert [each.code for each in _findings(_output(**changes))] == findings
+
+
+def test_process_without_a_span_beside_one_with_spans_is_no_finding():
+    none = {"account": {"offered": 0}}
+    findings = _findings(_output(), _output(**none), _output(**none, ended=False))
+    assert [each.code for each in findings] == ["ended_abruptly"]
+
+
+PROCESSES = f"""{SDK}
+import multiprocessing
+
+def send():
+    trace.set_tracer_provider(TracerProvider())
+    MqTraceInstrumentor().instrument()
+    producer = confluent_kafka.Producer(conf)
+    producer.produce(TOPIC, b"x")
+    assert producer.flush(10) == 0
+
+if __name__ == "__main__":
+    for start in "fork", "spawn":
+        process = multiprocessing.get_context(start).Process(target=send)
+        process.start()
+        process.join()
+"""
+
+
+def test_processes_of_multiprocessing_are_no_findings(application, ask, kafka, topic):
+    """Its resource tracker is a Python process as any other, instrumented at its start, and sends nothing."""
+    code, findings, facts = ask("--", *application(PROCESSES, instrumented=True), kafka.bootstrap_servers, topic)
+    assert (code, findings) == (0, {})
+    processors = [processor for each in facts["processes"] for processor in each["processors"]]
+    assert sum(lane["exported"] for processor in processors for lane in processor.values()) == 2
+
+
+def test_loss_warning_of_a_process_is_the_fix():
+    warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
+    first, *_ = _findings(_output(account={"failed": 3}, warnings=warnings))
+    assert first.fix.endswith("No such configuration property")
