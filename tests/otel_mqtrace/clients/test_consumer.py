@@ -2,12 +2,12 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
-from confluent_kafka import DeserializingConsumer, Message, cimpl
+from confluent_kafka import DeserializingConsumer, Message
 from confluent_kafka.error import ConsumeError
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
@@ -27,6 +27,7 @@ from tests.support.unique_ids import read_unique_id
 PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 PARENT_SPAN = 0xB7AD6B7169203331
 STORED_MS = 1_790_000_000_000
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
 
 
 def test_handled_message_has_every_field_of_the_table(consuming, spans, kafka, topic):
@@ -126,25 +127,18 @@ def test_message_its_deserializer_refuses_is_recorded(consuming, spans):
     assert (code_of(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "_VALUE_DESERIALIZATION")
 
 
-def test_interrupted_poll_is_not_recorded(instrument, spans):
-    class Interrupted(confluent_kafka.Consumer):
-        def poll(self, timeout=-1):
-            raise KeyboardInterrupt
-
-    instrument(receive_spans=True)
-    with pytest.raises(KeyboardInterrupt):
-        Interrupted({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}).poll()
-    spans.assert_empty()
-
-
-def test_message_of_another_class_is_returned_unchanged(instrument, spans):
-    class MockConsumer(cimpl.Consumer):
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_poll_that_is_interrupted_or_returns_another_object_is_not_recorded(instrument, spans, interrupted):
+    class Odd(confluent_kafka.Consumer):
         def poll(self, *_args):
+            if interrupted:
+                raise KeyboardInterrupt
             return Mock()
 
-    instrument()
-    with MockConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}) as consumer:
+    instrument(receive_spans=interrupted)
+    with Odd(NOWHERE) as consumer, pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
         assert isinstance(consumer.poll(1), Mock)
+    spans.assert_empty()
 
 
 @pytest.mark.parametrize(("failure", "name"), [(Mock(), "Mock"), (BufferError("full"), "_QUEUE_FULL"), (5, "int")])
@@ -182,9 +176,6 @@ def test_batch_is_recorded_whole_once_the_sampler_drops_less(consuming, spans):
     consumer.close()
     (span,) = spans.take_all()
     assert [bean.body_length for bean in trace_context_of(span).beans] == [2, 2]
-
-
-NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
 
 
 class TestThreads:

@@ -38,16 +38,6 @@ def test_exception_of_a_block_is_recorded_and_raised(consuming, spans):
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_blocks_share_the_span_of_the_first_batch_and_later_have_their_own(consuming, spans):
-    consumer = consuming(*[b"x"] * 4)
-    for message in process.each(consume(consumer, 2)):
-        assert message.value() is not None
-    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2]
-    for _ in process.each(consume(consumer, 2)):
-        pass
-    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
-
-
 def test_second_block_of_a_message_or_its_copy_has_a_second_span(consuming, spans):
     message = poll(consuming(b"1"))
     for each in (copy.copy(message), message):
@@ -74,17 +64,19 @@ def unhandled():
     return lambda: {name: count - before[name] for name, count in missing_counts().items() if count != before[name]}
 
 
-def test_missing_blocks_end_the_explicit_mode_and_are_counted(consuming, spans, unhandled):
-    consumer = consuming(*[b"x"] * 5)
-    for _ in process.each(consume(consumer, 2)):
-        pass
+def test_blocks_share_the_span_of_the_first_batch_and_have_their_own_until_one_is_missing(consuming, spans, unhandled):
+    consumer = consuming(*[b"x"] * 7)
+    for _ in range(2):
+        for message in process.each(consume(consumer, 2)):
+            assert message.value() == b"x"
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 1, 1]
     missed = poll(consumer)
     for _ in range(2):
         poll(consumer)
     consumer.close()
-    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 1, 1]
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
     MqTraceInstrumentor().uninstrument()
-    assert (missed.offset(), unhandled()) == (2, {"handed_over_unhandled": 1})
+    assert (missed.offset(), unhandled()) == (4, {"handed_over_unhandled": 1})
 
 
 def test_block_after_its_consumer_was_collected_is_recorded(instrument, kafka, spans, fill, topic, unhandled):
@@ -147,56 +139,43 @@ def test_registry_is_limited_while_threads_add_messages(impatient):
     del owner
 
 
-def test_failed_delivery_keeps_its_spans(spans):
-    tracing = Tracing.create(settings=Settings(), tracer_provider=recording_provider(spans))
+def _traced_state(spans):
     state = ConsumerState({"group.id": "billing"})
-    state.bind(tracing)
+    state.bind(Tracing.create(settings=Settings(), tracer_provider=recording_provider(spans)))
+    return state
+
+
+def test_failed_delivery_keeps_its_spans(spans):
+    state = _traced_state(spans)
     broken = MagicMock(**{"__len__.return_value": 1, "__getitem__.side_effect": MemoryError})
     broken.__iter__.side_effect = [
         iter([Message(topic="orders", partition=0, offset=1)]),
         MemoryError,
     ]  # can be read once
     with pytest.raises(MemoryError):
-        state.hand_over(broken, start_ns=tracing.clock.wall_ns(), batch=False)
+        state.hand_over(broken, start_ns=state.hook.now_ns(), batch=False)
     state.closing()
     assert spans.take("process orders").attributes["mqtrace.success"] is True
-
-
-def _handed_over(spans, **settings):
-    tracing = Tracing.create(settings=Settings(**settings), tracer_provider=recording_provider(spans))
-    state = ConsumerState({"group.id": "billing"})
-    state.bind(tracing)
-    message = Message(topic="orders", partition=0, offset=1)
-    state.hand_over([message], start_ns=None, batch=False)
-    return state, message
 
 
 def _spans():
     return {id(each) for each in gc.get_objects() if type(each) is _Span}
 
 
-def test_registry_keeps_no_span_of_a_handled_message(spans, tracer):
+def test_registry_keeps_no_span_of_a_handled_message_and_forgets_a_collected_consumer(spans, tracer):
+    registry.clear()
     before = _spans()
+    message = Message(topic="orders", partition=0, offset=1)
     with tracer.start_as_current_span("around the poll"):
-        state, message = _handed_over(spans)
+        state = _traced_state(spans)
+        state.hand_over([message], start_ns=None, batch=False)
         state.closing()
-    assert len(registry) > 0
     assert len(spans.take_all()) == 2
     gc.collect()
-    assert _spans() <= before
-    del message
-
-
-def test_registry_forgets_a_collected_consumer(spans):
-    registry.clear()
-    state, message = _handed_over(spans)
-    state.closing()
-    assert len(registry) == 1
+    assert (len(registry), _spans() <= before) == (1, True)
     del state
     gc.collect()
     assert len(registry) == 0
-    spans.take_all()
-    del message
 
 
 def test_late_block_has_the_ended_span_and_the_baggage(consuming, spans):

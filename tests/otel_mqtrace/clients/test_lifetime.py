@@ -2,15 +2,12 @@
 
 import asyncio
 import gc
-import threading
 import weakref
-from contextlib import contextmanager
 
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.aio import AIOProducer
-from opentelemetry.sdk.trace import SpanProcessor
 
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.model import ContextCode
@@ -104,72 +101,42 @@ def test_consumer_is_freed_with_its_last_reference(no_collector, instrument, kaf
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
 
-class PlainLock(SpanProcessor):
-    """An application's span processor with an ordinary lock; ``stuck`` are the spans that would wait for it for ever."""
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self.stuck = []
-
-    @contextmanager
-    def held(self):
-        with self._lock:
-            yield
-            gc.collect()
-
-    def on_end(self, span):
-        if self._lock.acquire(blocking=False):
-            self._lock.release()
-        else:
-            self.stuck.append(span.name)
-
-
-@pytest.fixture
-def lock(instrument):
-    processor = PlainLock()
-    instrument().add_span_processor(processor)
-    return processor
-
-
-def test_collected_producer_waits_for_no_lock(lock, spans, topic):
+def _leave_producer(topic):
     producer = confluent_kafka.Producer(NOBODY)
     producer.produce(topic, b"x")
     producer.itself = producer
-    with lock.held():
-        del producer
-    assert spans.take_all() == lock.stuck == []
-
-    drain_deferred_ends()
-    attributes = spans.take(f"send {topic}").attributes
-    assert attributes["mqtrace.send_outcome"] == attributes["error.type"] == "abandoned"
 
 
-def test_released_callback_waits_for_no_lock(lock, spans, kafka, topic):
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "delivery.report.only.error": True}
-    )
-    producer.produce(topic, b"x")
-    with lock.held():
-        while len(producer):
-            producer.poll(0.05)
-    assert spans.take_all() == lock.stuck == []
-
-    producer.flush(10)
-    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
-
-
-def test_collected_buffer_waits_for_no_lock(lock, spans, topic):
+def _leave_buffer(topic):
     async def forget():
         producer = AIOProducer(NOBODY, buffer_timeout=0)
         await producer.produce(topic, b"x")
         producer.executor.shutdown()
 
-    with lock.held():
-        asyncio.run(forget())
-    assert spans.take_all() == lock.stuck == []
+    asyncio.run(forget())
 
+
+@pytest.mark.parametrize("leave", [_leave_producer, _leave_buffer])
+def test_finaliser_of_a_producer_ends_no_span_itself(instrument, spans, topic, leave):
+    """Its thread may hold a lock that a span processor of the application waits for."""
+    instrument()
+    leave(topic)
+    gc.collect()
+    assert spans.take_all() == []
     drain_deferred_ends()
-    assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
+    attributes = spans.take(f"send {topic}").attributes
+    assert attributes["mqtrace.send_outcome"] == attributes["error.type"] == "abandoned"
+
+
+def test_finaliser_of_a_callback_ends_no_span_itself(producer_of, spans, topic):
+    producer = producer_of(delivery_report_only_error=True)
+    producer.produce(topic, b"x")
+    while len(producer):
+        producer.poll(0.05)
+    gc.collect()
+    assert spans.take_all() == []
+    producer.flush(10)
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
 
 @pytest.mark.parametrize("sampler", ["ALWAYS_ON", "ALWAYS_OFF"])

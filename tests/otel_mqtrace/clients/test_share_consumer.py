@@ -107,34 +107,31 @@ def test_retries_are_the_deliveries_before(share, spans, count, retries):
     assert spans.take().attributes["mqtrace.retry_times"] == retries
 
 
+@pytest.mark.parametrize("by_offset", [False, True])
 @pytest.mark.parametrize(
     ("acknowledgements", "code"),
     [
-        ([ACCEPT, ACCEPT], ContextCode.SUCCESS),
-        ([ACCEPT, RELEASE], ContextCode.FAILED),
-        ([REJECT, ACCEPT], ContextCode.FAILED),
-        ([1, 2], ContextCode.FAILED),
+        ([(0, ACCEPT), (1, ACCEPT)], ContextCode.SUCCESS),
+        ([(0, ACCEPT), (1, RELEASE)], ContextCode.FAILED),
+        ([(0, REJECT), (1, ACCEPT)], ContextCode.FAILED),
+        ([(0, 1), (1, 2)], ContextCode.FAILED),
+        ([(0, RELEASE), (0, ACCEPT), (1, ACCEPT)], ContextCode.SUCCESS),
     ],
+    ids=["accepted", "released", "rejected", "as numbers", "the last one counts"],
 )
-def test_acknowledgements_set_the_outcome(share, spans, acknowledgements, code):
+def test_acknowledgements_set_the_outcome(share, spans, acknowledgements, code, by_offset):
     consumer = share([_message(0), _message(1)])
-    for message, ack_type in zip(consumer.poll(1), acknowledgements, strict=True):
-        consumer.acknowledge(message, ack_type)
+    batch = consumer.poll(1)
+    for offset, ack_type in acknowledgements:
+        if by_offset:
+            consumer.acknowledge_offset("orders", ack_type=ack_type, offset=offset, partition=0)
+        else:
+            consumer.acknowledge(ack_type=ack_type, message=batch[offset])
     spans.assert_empty()
     consumer.poll(1)
     span = spans.take()
     assert code_of(span) is code
     assert (span.status.status_code is StatusCode.ERROR) == (code is ContextCode.FAILED)
-
-
-def test_last_acknowledgement_of_a_message_counts(share, spans):
-    consumer = share([_message(0), _message(1)])
-    consumer.poll(1)
-    consumer.acknowledge_offset("orders", 0, 0, RELEASE)
-    consumer.acknowledge_offset(offset=0, partition=0, topic="orders")
-    consumer.acknowledge(ack_type=ACCEPT, message=_message(1))
-    consumer.poll(1)
-    assert code_of(spans.take()) is ContextCode.SUCCESS
 
 
 def test_refused_poll_ends_no_span(share, spans):

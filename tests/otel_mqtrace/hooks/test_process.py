@@ -254,12 +254,6 @@ class TestBlocks:
         _nothing_here()
         exporter.take("process letters")
 
-    def test_executor_thread_has_the_message_in_a_copied_context_only(self, letterbox):
-        with ThreadPoolExecutor(1) as pool, process(Letter(1)):
-            assert pool.submit(_here).result(timeout=10) == 0
-            assert pool.submit(copy_context().run, _here).result(timeout=10) == _here()
-            assert pool.submit(_here).result(timeout=10) == 0
-
     async def test_concurrent_tasks_have_their_own_message(self, letterbox, exporter):
         async def handle(number, barrier):
             async with process(Letter(number)) as handling:
@@ -402,10 +396,6 @@ class TestLoops:
         with pytest.raises(ConnectionError):
             list(process.each(failing()))
         assert _codes(exporter) == ["SUCCESS"]
-
-    def test_object_that_cannot_be_iterated_raises_its_own_error(self):
-        with pytest.raises(TypeError):
-            process.each(5)
 
 
 class TestDecorated:

@@ -221,21 +221,16 @@ def test_settlement_is_a_child_of_its_message(receiving, spans, topic):
         assert settled.parent.span_id == processed[settled.attributes["messaging.message.id"]].context.span_id
 
 
-def test_receive_has_a_span_if_configured(receiving, spans, topic):
+def test_receive_has_a_span_if_configured(receiving, spans, topic, proxy):
     consumer, _, sent = receiving(b"1", b"2", receive_spans=True)
     received = spans.take(f"poll {topic}")
     assert [link.context.span_id for link in received.links] == [span.context.span_id for span in sent]
-    consumer.shutdown()
-    assert len(spans.take_all(f"process {topic}")) == 2
-
-
-def test_failed_receive_is_recorded_and_raised(instrument, consumer_of, spans, topic, proxy):
-    instrument(receive_spans=True)
-    consumer = consumer_of(topic)
     proxy.refuse_receives.append(Code.TOO_MANY_REQUESTS)
     with pytest.raises(ClientException):
         consumer.receive(16, 30)
-    assert spans.take().attributes["error.type"] == "TOO_MANY_REQUESTS"
+    assert spans.take("poll").attributes["error.type"] == "TOO_MANY_REQUESTS"
+    consumer.shutdown()
+    assert len(spans.take_all(f"process {topic}")) == 2
 
 
 def test_asynchronous_receive_makes_its_message_current_nowhere(send, consumer, spans, topic):
