@@ -429,11 +429,6 @@ def test_encode_is_the_inverse_of_decode(mqtrace, name, options):
     assert [base64.b64decode(item["body_base64"]) for item in objects(out)] == bodies
 
 
-def test_raw_output_is_the_bodies_themselves(mqtrace):
-    _, records, _ = mqtrace("decode", stdin=PUB + SUB_BEFORE)
-    assert mqtrace("encode", stdin=records) == (0, PUB + SUB_BEFORE, "")
-
-
 def test_named_dialect_overrides_the_dialect_of_records(mqtrace):
     """`--dialect 4.8.0` writes 15 and 9 fields, `5.5.0/CLOUD` the channel's SubAfter."""
     _, records, _ = mqtrace("decode", stdin=PUB + SUB_BEFORE)

@@ -1,5 +1,6 @@
 """Paths of stores, without a store; stores themselves: ``tests/cluster``."""
 
+import fcntl
 import json
 import pickle
 import re
@@ -17,7 +18,6 @@ from bridge.storage import (
     committed,
     current_settings,
     hold,
-    remove_tree,
     replace_tree,
     use_settings,
 )
@@ -192,22 +192,21 @@ def test_file_is_committed_whole_or_not_at_all(tmp_path):
     assert target.read_text() == "new"
 
 
-def test_tree_is_removed(tmp_path):
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "x").touch()
-    remove_tree(tmp_path / "b")
-    remove_tree(tmp_path / "b")
-    assert not list(tmp_path.iterdir())
-
-
-def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path):
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path, monkeypatch, has_locks):
+    if not has_locks:
+        monkeypatch.setattr(fcntl, "flock", _refuse)
     with hold(tmp_path, name="--out"):
         with pytest.raises(UsageError, match=r"--out .* is in use by another run"), hold(tmp_path, name="--out"):
             pass
-        assert not list(tmp_path.iterdir())
+        assert bool(list(tmp_path.iterdir())) is not has_locks
     with hold(tmp_path, name="--out"):
         pass
-    assert tmp_path.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def _refuse(*_):
+    raise OSError
 
 
 def test_directory_made_to_be_held_and_left_empty_is_removed(tmp_path):

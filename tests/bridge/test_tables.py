@@ -18,15 +18,6 @@ from tests.support.programs import run_python
 from tests.support.source_tree import ROOT
 
 
-def test_table_is_for_people(mqtrace):
-    code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB + BAD + SUB_BEFORE)
-    shown = out.decode()
-    assert code == 1
-    assert "订单 😀" in shown
-    assert "2023-11-14 22:13:20.000" in shown
-    assert "bad: body 0 record 1: record: 2 fields, needs 8: 'SubBefore\\x01x'" in shown
-
-
 def test_table_is_whole_at_120_columns(mqtrace):
     mqtrace.width(120)
     name = "rocketmq-4.9.8-cloud"

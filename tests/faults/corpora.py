@@ -24,7 +24,6 @@ Scene = Callable[[Stage], object]
 class Corpus:
     """What was recorded, what is true of it, and the options and policy it is reconciled with."""
 
-    name: str
     recording: Recording
     truth: Truth
     options: dict[str, Any]
@@ -42,7 +41,6 @@ def own_corpus(seed: int = 0) -> Corpus:
         scene(stage)
     _play(stage, FAULTS, SCENES, seed)
     return Corpus(
-        name="mqtrace",
         recording=stage.recording,
         truth=stage.truth,
         options={"profile": "mqtrace", "native_writer": "mqtrace", "begin_ms": BEGIN_MS - 5 * _HOUR_MS},
@@ -67,7 +65,6 @@ def agent_corpus(seed: int = 0) -> Corpus:
         f'otelcol_receiver_refused_spans{{receiver="otlp",transport="http"}} {refused}\n'
     )
     return Corpus(
-        name="java-agent",
         recording=stage.recording,
         truth=stage.truth,
         options={"profile": "java-agent", "native_writer": "rocketmq-5.3.3"},

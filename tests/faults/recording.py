@@ -12,7 +12,6 @@ from otel_mqtrace.wire.native import encode_context
 from tests.faults.calls import Record
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-_BATCH = 5  # records of one trace message, spans of one line
 
 
 @dataclass(frozen=True, kw_only=True)

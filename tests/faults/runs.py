@@ -27,15 +27,8 @@ class Judged:
     rows: list[dict[str, Any]]
 
 
-def reconciled(
-    corpus: Corpus,
-    root: Path,
-    *,
-    laid: Laid = _AS_PLAYED,
-    history: Path | None = None,
-    spark: SparkSession | None = None,
-) -> Judged:
-    """Lay the corpus down under ``root`` and reconcile it with that history: locally, or on a session."""
+def reconciled(corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED, spark: SparkSession | None = None) -> Judged:
+    """Lay the corpus down under ``root`` and reconcile it: locally, or on a session."""
     files = corpus.recording.lay_down(root, laid)
     policy = root / "policy.toml"
     policy.write_text(corpus.policy, encoding="utf-8")
@@ -45,7 +38,6 @@ def reconciled(
         out=root / "out",
         policy=policy,
         ledger=tuple(map(str, files.ledger)),
-        history=history,
         engine=None if spark else "local",
         **corpus.options,
     )

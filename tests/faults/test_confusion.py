@@ -1,5 +1,11 @@
-"""Every fault is called what it is: the real job on the whole corpus, verdict by verdict against the truth."""
+"""Every fault is called what it is: the real job on the whole corpus, verdict by verdict against the truth.
 
+The verdicts do not depend on the order of rows, on files, or on the engine.
+"""
+
+import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,9 +14,24 @@ from spark_jobs.taxonomy import Reason, Status
 from tests.faults.baselines import baselines, tables
 from tests.faults.confusion import NOTHING, compared, disagreements
 from tests.faults.corpora import CORPORA
+from tests.faults.recording import Laid
+from tests.faults.runs import reconciled
 from tests.faults.tables import filled_in, proof_blocks, rivals_table, score_losses
 
 PROOF = Path(__file__).parents[2] / "docs" / "reconciliation" / "proof.md"
+
+
+@pytest.fixture(scope="module")
+def corpora():
+    """The corpora of seed 0, by name."""
+    return {name: made(0) for name, made in CORPORA.items()}
+
+
+@pytest.fixture(scope="module")
+def judged_corpora(corpora, tmp_path_factory):
+    """What the real job says of each corpus, from files to verdicts, by name."""
+    root = tmp_path_factory.mktemp("corpora")
+    return {name: reconciled(corpus, root / name) for name, corpus in corpora.items()}
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +87,57 @@ def test_proof_page_shows_the_rivals_results_on_the_same_events(corpora, worlds,
     assert f"<!-- played: rivals-{name} -->" in text
     assert text == filled_in(text, {f"rivals-{name}": rivals_table(worlds[name], rivals)})
     assert all(score_losses(worlds[name], calls).precision < 0.5 for calls in rivals.values())
+
+
+# -- what must not matter
+PLACES = {"path", "line", "record_index"}
+WAYS = {
+    "shuffled, in five files of two formats": ("mqtrace", Laid(shuffle=1, files=5, landing=("jsonl", "parquet"))),
+    "shuffled, parquet": ("java-agent", Laid(shuffle=3, landing=("parquet",))),
+}
+OF_THE_RUN = {"engine", "spark", "versions", "wall_seconds", "inputs", "slowest"}
+
+
+def placeless(value):
+    """Return a verdict without the places of its evidence, which files decide."""
+    if isinstance(value, dict):
+        return tuple((name, placeless(inner)) for name, inner in sorted(value.items()) if name not in PLACES)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def verdicts(judged):
+    return Counter(placeless(row) for row in judged.rows)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_verdicts_do_not_depend_on_order_or_files(corpora, judged_corpora, tmp_path, way):
+    name, laid = WAYS[way]
+    again = reconciled(corpora[name], tmp_path, laid=laid)
+    assert verdicts(again) == verdicts(judged_corpora[name])
+    assert again.result.status == judged_corpora[name].result.status
+    assert again.result.reason == judged_corpora[name].result.reason
+    assert again.result.conservation == judged_corpora[name].result.conservation
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", CORPORA)
+def test_both_engines_give_the_same_verdicts_and_the_same_result(spark, corpora, judged_corpora, tmp_path, name):
+    on_spark, here = reconciled(corpora[name], tmp_path, spark=spark), judged_corpora[name]
+    assert verdicts(on_spark) == verdicts(here)
+    results = [json.loads(judged.result.dumps()) for judged in (on_spark, here)]
+    assert (results[0]["engine"], results[1]["engine"], results[1]["spark"]) == ("spark", "local", None)
+    shared = [{key: value for key, value in result.items() if key not in OF_THE_RUN} for result in results]
+    assert _without_names(shared[0], tmp_path) == _without_names(shared[1], _root(here))
+
+
+def _without_names(result, root):
+    """Return a result as text, without what another directory and another landing are called."""
+    return re.sub(r"part-\d+-[0-9a-f]+-", "part-", repr(result).replace(str(root), ""))
+
+
+def _root(judged):
+    source = judged.result.inputs.otlp.sources[0]
+    return source[: source.index("/otlp")]
 
 
 # -- the corpora themselves -------------------------------------------------------------------------------------------

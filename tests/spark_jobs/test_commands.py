@@ -1,7 +1,6 @@
 """`mqtrace reconcile` and `mqtrace graph` as a user calls them: exit codes, one line per error, what is printed and written."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,6 @@ DAY = "native/date=2026-11-21"
 WRONG = {
     "reconcile": [
         (["--native", "x", "--out", "o"], "--otlp"),
-        ([*SIDES, "--out", "o", "--profile", "perl"], "--profile 'perl' is unknown"),
-        ([*SIDES, "--out", "o", "--grace", "soon"], "--grace: invalid duration 'soon'"),
-        ([*SIDES, "--out", "o", "--begin", "tomorrow"], "--begin: invalid time 'tomorrow'"),
         ([*SIDES, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
         ([*SIDES, "--out", "taken"], "cannot create --out taken"),
@@ -48,7 +44,6 @@ WRONG = {
         ([*SIDES, "--out", "o", "--master", "perl"], "unknown Spark master 'perl'"),
         ([*SIDES, "--out", "o", "--driver-memory", "lots"], "invalid driver memory 'lots'"),
         ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger l.json: no such file, directory or match"),
-        ([*SIDES, "--out", "o", "--ledger", SIDES[3]], "give it to --otlp if it is spans"),
         ([*SIDES[:2], "--otlp", SIDES[3]], "missing option --out"),
         (["--otlp", SIDES[3], "--out", "o"], "missing option --native"),
         ([*SIDES, "--out", "o", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
@@ -141,7 +136,7 @@ def test_files_that_hold_neither_side_are_named(capsys, tmp_path):
 def test_reports_among_the_sources_are_not_named(capsys, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     for name in ("native.jsonl", "otlp.jsonl"):
-        shutil.copy(DUAL / name, tmp_path)
+        Path(name).touch()
     chosen = [*AGENT, "--history", "days"] if command == "reconcile" else []
     for _ in range(2):
         main([command, "--native", ".", "--otlp", ".", "--out", "out", *chosen])

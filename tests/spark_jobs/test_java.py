@@ -91,15 +91,6 @@ def test_start_script_opens_the_package_only_where_java_has_it(tmp_path, has_pac
     )
 
 
-def test_start_script_is_made_once(tmp_path):
-    environ = {"JAVA_HOME": str(_java(tmp_path / "real", has_module=False)), "PATH": "/usr/bin:/bin"}
-    script = find_java(environ=environ, cache_dir=tmp_path / "cache").path / "bin" / "java"
-    made = script.stat().st_ino
-    assert find_java(environ=environ, cache_dir=tmp_path / "cache").path / "bin" / "java" == script
-    assert script.stat().st_ino == made
-    assert [each.name for each in script.parent.iterdir()] == ["java"]
-
-
 def test_unwritable_cache_names_the_variable_that_moves_it(tmp_path):
     (tmp_path / "file").write_text("in the way")
     environ = {"JAVA_HOME": str(_java(tmp_path / "real", has_module=False)), "PATH": "/usr/bin:/bin"}

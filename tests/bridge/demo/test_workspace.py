@@ -1,7 +1,5 @@
 """The demo needs one extra; it replaces its own output and nothing else, one run at a time."""
 
-import fcntl
-
 import pytest
 
 from bridge.demo import command
@@ -26,10 +24,7 @@ def test_directory_is_made_and_a_second_run_replaces_the_first(tmp_path):
         assert not any(path.exists() for path in (second.otlp, second.findings, second.report))
 
 
-@pytest.mark.parametrize("has_locks", [True, False])
-def test_second_run_beside_the_first_is_refused_and_changes_nothing(tmp_path, monkeypatch, has_locks):
-    if not has_locks:
-        monkeypatch.setattr(fcntl, "flock", _refuse)
+def test_second_run_beside_the_first_is_refused_and_changes_nothing(tmp_path):
     with claim(tmp_path / "demo") as first:
         first.otlp.write_text("mine")
         with pytest.raises(UsageError, match=r"--out .*demo is in use by another run"), claim(first.root):
@@ -37,10 +32,6 @@ def test_second_run_beside_the_first_is_refused_and_changes_nothing(tmp_path, mo
         assert first.otlp.read_text() == "mine"
     with claim(first.root):
         assert not first.otlp.exists()
-
-
-def _refuse(*_):
-    raise OSError
 
 
 @pytest.mark.parametrize("is_ours", [False, True])

@@ -19,16 +19,6 @@ def _record(trace_ctx, *, arrival_ms=START_MS, offset=0, partition=0):
     return record_of(trace_ctx, Place("trace", partition, offset), arrival_ms)
 
 
-@pytest.mark.parametrize("halves", [(before(), after()), (after(), before())])
-def test_two_halves_are_one_event_in_either_order(halves):
-    pairing = Pairing()
-    first, second = (_record(each, offset=number) for number, each in enumerate(halves))
-    assert pairing.add([first]) == []
-    (event,) = pairing.add([second])
-    assert (context_of(event.before), context_of(event.record), event.half) == (before(), after(), None)
-    assert (pairing.counts.pending, list(pairing.uncommitted())) == (0, [])
-
-
 @pytest.mark.parametrize("other", [after(request_id="R2"), after("M2"), after(request_id=None), before()])
 def test_half_waits_for_the_other_half_of_its_own_call(other):
     pairing = Pairing()

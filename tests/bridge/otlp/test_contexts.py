@@ -13,7 +13,7 @@ from bridge.otlp.detect import detect
 from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace import semconv
-from otel_mqtrace.model import ContextCode, MessageType, TraceType
+from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import bean_attributes, context_attributes
 from otel_mqtrace.wire.native import decode_body, explode
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
@@ -149,25 +149,6 @@ def test_batch_is_one_record_for_each_message():
     joined = contexts_of(_span(_delivery(**{"messaging.message.id": "M1,M2"}))).contexts
     assert [each.beans[0].msg_id for each in joined[1::2]] == ["M1", "M2"]
     assert {each.cost_ms for each in joined[1::2]} == {20}
-
-
-def test_failed_delivery_has_its_outcome():
-    names = {"message.id": "M1", "operation.name": "process", "operation.type": "process"}
-    attributes = _delivery(**{f"messaging.{name}": text for name, text in names.items()}, **{"error.type": "TIME_OUT"})
-    whole = contexts_of(_span(attributes, status="ERROR")).contexts[1]
-    assert (whole.success, whole.context_code) == (True, ContextCode.TIME_OUT)  # RocketMQ calls a late one successful
-
-
-@pytest.mark.parametrize(
-    ("attributes", "kind", "scope"),
-    [
-        (_delivery(**{"messaging.operation": "receive"}), "CONSUMER", "POLL"),
-        (_delivery(**{"messaging.destination.name": "RMQ_SYS_TRACE_TOPIC"}), "CONSUMER", "TRACE_TRAFFIC"),
-        ({"http.request.method": "GET"}, "CLIENT", "NOT_MESSAGING"),
-    ],
-)
-def test_span_without_a_message_has_a_scope(attributes, kind, scope):
-    assert contexts_of(_span(attributes, kind=kind)) == ((), scope)
 
 
 def test_kafka_message_without_an_id_is_identified_by_its_position():

@@ -7,7 +7,6 @@ import pytest
 from markupsafe import Markup as ForeignMarkup
 
 from bridge.page import markup
-from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import Markup, content_policy, element, joined, style_sheet
 
 HUES = [
@@ -73,13 +72,3 @@ def test_markup_of_a_template_engine_is_markup():
     assert joined((ours, theirs, "<z>")) == "<b>&lt;x&gt;</b><i>y</i>&lt;z&gt;"
     assert ForeignMarkup("{}").format(ours) == "<b>&lt;x&gt;</b>"
     assert isinstance(ours, Markup)
-
-
-def test_bars_that_would_overlap_get_rows_of_their_own():
-    bars = [Bar(from_ms=at, until_ms=at + 50, colour="#000", words="50 ms", title="t") for at in (0, 10, 900)]
-    scale = scale_of(bars)
-    rows = pack_rows(bars, scale)
-    assert [len(row) for row in rows] == [2, 1]
-    picture = draw_lanes([Lane("a <lane>", tuple(("", row) for row in rows))], scale, text="three bars")
-    assert picture.count("<title>t</title>") == 3
-    assert "a &lt;lane&gt;" in picture

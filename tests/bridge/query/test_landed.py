@@ -151,14 +151,6 @@ def test_remarks_are_bounded_and_counted(tmp_path, part):
     assert archive.searched.remarks[-1].startswith("and ")
 
 
-def test_broken_parquet_file_is_a_remark(tmp_path, part):
-    part.with_name("part-broken.parquet").write_bytes(b"PAR1 no PAR1")
-    archive = FilesArchive([tmp_path])
-    assert len(_bodies(archive)) == 1
-    (remark,) = archive.searched.remarks
-    assert remark.startswith("part-broken.parquet: not a readable Parquet file")
-
-
 @pytest.mark.parametrize(("make", "reason"), [("nothing", "no such file"), ("empty", "holds no landing")])
 def test_path_without_a_landing_is_refused(tmp_path, make, reason):
     directory = tmp_path / "landing"

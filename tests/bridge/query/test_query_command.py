@@ -124,7 +124,6 @@ WRONG = {
     "page on standard output": (["--msg-id", "A", "--landing", "LANDING", "--html", "-"], "--html -: name a file"),
     "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for RocketMQ"),
     "empty topic": (["LANDING", "--topic", ""], "--topic is empty"),
-    "no such file": (["LANDING/none", "--key", "a"], "no such file, directory or match"),
     "a topic in an index": (["--namesrv", "127.0.0.1:1", "--topic", "orders"], "add --scan"),
     "no address": (["LANDING", "--link-template", "jaeger"], "is not a web address"),
     "unknown name in an address": (["LANDING", "--link-template", "http://j/{x}"], "{x} is unknown"),

@@ -171,12 +171,6 @@ def test_bad_records_without_number_are_bounded_and_counted():
     assert answer.searched.remarks == ("5,000 bad records lie beside what was found; the first 1,000 are shown",)
 
 
-def test_newest_messages_are_kept_beyond_the_limit():
-    sends = [pub(T0 + number, msg_id=f"M{number}") for number in range(5)]
-    answer = answer_of(landed(*sends), key="order-1", limit=2)
-    assert ([story.msg_id for story in answer.stories], answer.left_off) == (["M3", "M4"], 3)
-
-
 def test_id_with_separators_is_found_as_it_was_written():
     story = story_of(pub(msg_id="a\x01b"), msg_id="a_b")
     assert answer_of(landed(pub(msg_id="a\x01b")), "a\x01b").stories == (story,)

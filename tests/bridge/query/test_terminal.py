@@ -62,7 +62,8 @@ def test_times_are_formatted_for_people():
         *("—", "< 1 ms", "31 ms", "9,110 ms", "12 s", "1.5 min", "1.5 h", "2.3 d"),
     ]
     assert [offset(ms) for ms in (None, 0, 31)] == ["—", "0", "+31 ms"]
-    assert [utc(ms) for ms in (None, T0, 10**18)] == ["—", "2026-11-21 11:20:00.000 UTC", f"{10**18} ms"]
+    dates = ["1969-12-31 23:59:59.999 UTC", "2026-11-21 11:20:00.000 UTC"]
+    assert [utc(ms) for ms in (None, -1, T0, 10**18)] == ["—", *dates, f"{10**18} ms"]
 
 
 @pytest.mark.parametrize(

@@ -279,14 +279,10 @@ def _status(
         return {(True, True): "DUPLICATED_BOTH", (True, False): "DUPLICATED_NATIVE"}.get(
             doubled, "DUPLICATED_OTLP"
         ), reason
-    verdicts = {_field(name, native[name], otlp[name]) for name in _fields(key.kind)}
+    verdicts = {_field(name, native[name], otlp[name]) for name in FIELDS[key.kind]}
     if half or verdicts & {"DIFFERENT", "MISSING_NATIVE", "MISSING_OTLP"}:
         return "MISMATCHED", reason
     return ("MATCHED_NORMALISED" if "WITHIN_TOLERANCE" in verdicts else "MATCHED_EXACT"), None
-
-
-def _fields(kind: str) -> tuple[str, ...]:
-    return FIELDS[kind]
 
 
 def _field(name: str, native: Any, otlp: Any) -> str | None:

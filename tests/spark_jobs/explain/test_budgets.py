@@ -134,20 +134,6 @@ def at_minute(rows, minute: int):
     return [row for row in rows if (row["event_ms"] - START_MS) // MINUTE_MS == minute]
 
 
-@pytest.mark.parametrize(
-    ("minute", "expected"),
-    [
-        (10, {("DROP_ATTRIBUTED", "queue_full"): 12}),
-        (20, {("DROP_ATTRIBUTED", "export_failed"): 4, ("UNEXPLAINED", None): 6}),
-        (30, {("UNEXPLAINED", None): 3}),
-        (40, {("UNEXPLAINED", None): 2}),
-    ],
-    ids=["as many drops as losses", "fewer drops", "drops of another service", "drops of another process"],
-)
-def test_losses_of_a_bucket_are_explained_by_its_drops(outcome, minute, expected):
-    assert reasons(at_minute(outcome.rows, minute), "C0") == expected
-
-
 def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
     """Three of five by billing-app's counter; none by another service's, which may cover the group of an unknown service."""
     assert reasons(outcome.rows, "Dbilling", otlp=False) == {

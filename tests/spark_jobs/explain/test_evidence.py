@@ -12,7 +12,7 @@ from spark_jobs.explain.evidence import (
     find_wanted_keys,
     merge_evidence,
 )
-from spark_jobs.explain.keys import RESIDUE, narrow, read_ids
+from spark_jobs.explain.keys import narrow, read_ids
 from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, VERDICT
@@ -79,13 +79,6 @@ def test_key_with_an_unknown_part_has_no_evidence():
     assert not evidence.is_known.any()
     assert evidence.count("keys").tolist() == [0]
     assert not evidence.value("first_ms").known.any()
-
-
-def test_run_without_evidence_has_none_of_any_row():
-    residue = pa.Table.from_pylist([{"kind": "publish", "on_native": False}], schema=RESIDUE)
-    nothing = collect_evidence(VERDICT.empty_table(), find_wanted_keys(residue, POLICY))
-    rows = ResidueRows(residue, merge_evidence([nothing, nothing]), POLICY, Facts())
-    assert not rows.evidence_of("name").is_known.any()
 
 
 def test_ids_of_either_length_are_read_and_others_are_not():

@@ -95,11 +95,6 @@ def test_graph_does_not_depend_on_the_number_of_parts(data):
     assert build_graph(add_up_in(4, legs), **how) == build_graph(add_up_in(1, legs), **how)
 
 
-def test_no_legs_give_an_empty_graph():
-    graph = build_graph(add_up_in(1, []), sides=("native",), judged=(None, None))
-    assert (graph.nodes, graph.edges, graph.calls, graph.first_ms) == ((), (), (), None)
-
-
 @pytest.fixture(scope="module")
 def capped_part():
     legs = []

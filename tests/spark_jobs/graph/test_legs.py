@@ -99,7 +99,7 @@ def test_row_without_an_id_is_a_message_of_its_own(tmp_path):
         verdict(msg_id=None, otlp=place),
         verdict(),
     )
-    parquet.write_table(rows, tmp_path / "a.parquet")
+    parquet.write_table(rows, tmp_path / "a.parquet", row_group_size=2)
     legs = read_verdict_legs([str(tmp_path / "a.parquet")])
     assert legs.equals(make_legs(rows))
     assert [(leg["message"], leg["identified"]) for leg in legs.to_pylist()] == [
@@ -144,11 +144,3 @@ def test_graph_of_verdict_files_joins_the_files_of_a_bucket(tmp_path):
     assert (deliveries.count, deliveries.native, deliveries.never_published, deliveries.queued.p50) == (2, 1, 1, 4)
     assert [node.services for node in graph.nodes if node.kind == "consumer_group"] == [("bank",)]
     assert [(call.parent, call.child, call.messages) for call in graph.calls] == [("shop", "bank", 1)]
-
-
-def test_legs_are_read_from_a_file_of_several_row_groups(tmp_path):
-    """A message of more deliveries than are laid out at once has its verdicts in several."""
-    rows = verdicts(*(verdict(attempt_id=str(number), otlp={"service": "shop"}) for number in range(4)))
-    path = str(tmp_path / "part-00000.parquet")
-    parquet.write_table(rows, path, row_group_size=2)
-    assert read_verdict_legs([path]).equals(make_legs(rows))

@@ -8,7 +8,6 @@ from pyarrow import parquet
 
 from spark_jobs.history.carried import (
     POSITION,
-    CarriedOver,
     CarriedPositions,
     carry_over_events,
     drop_read_again,
@@ -92,13 +91,6 @@ def test_carried_events_that_are_read_again_are_dropped(tmp_path, yesterday):
     assert carried.not_read_again == "0.jsonl"  # that of N2
 
 
-def test_nothing_read_again_leaves_no_file_to_search(tmp_path, yesterday):
-    fresh = [write_fresh(tmp_path / "a.parquet", [publish("native", "X")])]
-    carried = carry_over_events(PlainEngine(), yesterday[1], fresh, str(tmp_path / "w"))
-    assert (carried.again, carried.read_again) == ((), {})
-    assert carried.counts == {"native": 4, "otlp": 1}
-
-
 def test_spans_identified_by_their_position_are_counted(tmp_path):
     spans = [
         consumed("orders-0@7", offset_msg_id="orders-0@7"),
@@ -108,11 +100,6 @@ def test_spans_identified_by_their_position_are_counted(tmp_path):
     path = str(tmp_path / "open.parquet")
     write_rows(events(*spans, publish("native", "orders-0@8")), path)
     assert carry_over_events(PlainEngine(), [path], [], str(tmp_path / "w")).by_position == 1
-
-
-def test_first_run_carries_nothing_over(tmp_path):
-    fresh = [str(tmp_path / "missing.parquet")]
-    assert carry_over_events(PlainEngine(), [], fresh, str(tmp_path / "work")) == CarriedOver()
 
 
 # -- Positions of records: a null equals a null and nothing else

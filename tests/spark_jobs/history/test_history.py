@@ -104,6 +104,7 @@ def test_state_of_a_run_is_removed_by_the_next_commit(kept):
     assert [path.name for path in (kept / "open").iterdir()] == ["run=2"]
     with open_history(kept) as past:
         assert (len(past.closed_files()), past.carried_files(), past.used_drops()) == (1, [], ())
+        past.keep_closed(CLOSED.empty_table())
         past.commit({"run": 3})
     assert not (kept / "open").exists()
     assert [json.loads(line)["run"] for line in (kept / RUNS).read_text().splitlines()] == [1, 2, 3]
@@ -125,15 +126,6 @@ def test_damaged_state_is_refused(kept):
             read_rows(past.carried_files()[0], EVENT)
         with pytest.raises(UnreadableInputError, match="name another --history"):
             read_closed(past.closed_files())
-
-
-def test_nothing_closed_keeps_no_file(tmp_path):
-    with open_history(tmp_path) as past:
-        past.keep_closed(CLOSED.empty_table())
-        past.commit({"run": 1})
-    with open_history(tmp_path) as past:
-        assert past.closed_files() == []
-        assert read_closed([]) is None
 
 
 NOON_NS = WallNs(START_MS * 1_000_000)

@@ -46,16 +46,14 @@ def events(*msg_ids):
     return pa.Table.from_pylist([publish("native", msg_id) for msg_id in msg_ids], schema=EVENT)
 
 
-def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row():
-    kept_events = keep_open_events(events(*"ABCDEFGH"), np.array([0, 1, 2, 3, 4, 5, 1, -1]), verdicts(*KEYS))
+@pytest.mark.parametrize("offset", [0, 10])
+def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row(offset):
+    """A slice counts from the start of its file."""
+    rows = np.array([0, 1, 2, 3, 4, 5, 1, -1 - offset]) + offset
+    kept_events = keep_open_events(events(*"ABCDEFGH"), rows, verdicts(*KEYS), offset=offset)
     assert kept_events.schema == CANDIDATE
-    kept = [(row["msg_id"], row["verdict_row"]) for row in kept_events.to_pylist()]
+    kept = [(row["msg_id"], row["verdict_row"] - offset) for row in kept_events.to_pylist()]
     assert kept == [("B", 1), ("C", 2), ("E", 4), ("F", 5), ("G", 1)]
-
-
-def test_rows_of_a_slice_count_from_the_start_of_its_file():
-    kept = keep_open_events(events(*"ABC"), np.array([10, 11, -1]), verdicts(SETTLED, RESIDUE), offset=10)
-    assert [(row["msg_id"], row["verdict_row"]) for row in kept.to_pylist()] == [("B", 11)]
 
 
 def test_columns_that_were_not_packed_are_null_in_what_is_kept():
@@ -102,27 +100,15 @@ NATIVE, SPAN = publish("native", "A", path="n.jsonl", line=4), consumed("A", pat
 
 def test_positions_of_both_sides_are_kept_when_a_key_is_closed():
     done = {"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 3}
-    given = verdicts({**done, "native": side_of(NATIVE), "otlp": side_of(SPAN)}, {"status": "MATCHED_EXACT"})
-    closed = find_closed(given, since_ms=0).to_pylist()
+    open_key = {**RESIDUE, "lifecycle": "new", "first_seen_run": 3, "native": side_of(NATIVE)}
+    given = verdicts({**done, "native": side_of(NATIVE), "otlp": side_of(SPAN)}, {"status": "MATCHED_EXACT"}, open_key)
+    closed = find_closed(given, since_ms=START_MS + 510).to_pylist()
     shared = {"record_index": 0, "first_seen_run": 3, "last_ms": START_MS + 510}
     assert closed == [
         {"side": "native", "path": "n.jsonl", "raw_hash": NATIVE["raw_hash"], "line": 4, **shared},
         {"side": "otlp", "path": "s.jsonl", "raw_hash": SPAN["raw_hash"], "line": 9, **shared},
     ]
-
-
-def test_closed_key_older_than_the_policy_remembers_is_forgotten():
-    done = {"lifecycle": "explained", "status": "NATIVE_ONLY", "first_seen_run": 3, "native": side_of(NATIVE)}
-    assert len(find_closed(verdicts(done), since_ms=START_MS + 10)) == 1
-    assert len(find_closed(verdicts(done), since_ms=START_MS + 11)) == 0
-    timeless = {**side_of(NATIVE), "start_ms": None, "end_ms": None}
-    assert len(find_closed(verdicts({**done, "native": timeless}), since_ms=START_MS)) == 1
-
-
-def test_open_keys_close_nothing():
-    given = verdicts({**RESIDUE, "lifecycle": "new", "first_seen_run": 3, "native": side_of(NATIVE)})
-    assert find_closed(given, since_ms=0).equals(CLOSED.empty_table())
-    assert merge_closed([], since_ms=0).equals(CLOSED.empty_table())
+    assert find_closed(given, since_ms=START_MS + 511).equals(CLOSED.empty_table())
 
 
 _SMALL = st.sampled_from([None, 1, 2, 3])

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from otel_mqtrace.model import TraceType, TransactionState
+from otel_mqtrace.model import TransactionState
 from spark_jobs.jobs import writers
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
@@ -18,7 +18,7 @@ from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources.files import find_inputs
-from tests.support.archives import ID, consume, context, end, pub
+from tests.support.archives import ID, consume, end, pub
 from tests.support.landings import write_landing
 from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.reading import read_verdicts
@@ -118,15 +118,6 @@ def test_messaging_spans_of_an_unknown_scope_require_the_profile(tmp_path):
     otlp = spans(tmp_path / "otlp.jsonl", "acme.tracing", MESSAGING)
     with pytest.raises(UsageError, match=r"otlp\.jsonl.*acme\.tracing: give --profile mqtrace or --profile java-agent"):
         writers_of(native, otlp)
-
-
-def test_delivery_without_region_rules_out_later_clients(tmp_path):
-    """Clients from 5.3.1 on record no call whose message has no region."""
-    before = context(TraceType.SUB_BEFORE, 1_700_000_000_000, group_name="billing", request_id="A" * 32, retry_times=0)
-    with_region = landing(tmp_path / "a.jsonl", pub(offset_msg_id=BROKER_ID), before)
-    assert writers_of(with_region, [], profile="java-agent").native_writer == "rocketmq"
-    without = landing(tmp_path / "b.jsonl", pub(offset_msg_id=BROKER_ID), replace(before, region_id=None))
-    assert writers_of(without, [], profile="java-agent").native_writer == "rocketmq-4.9.8"
 
 
 def test_landing_in_parquet_shows_its_writer(tmp_path):

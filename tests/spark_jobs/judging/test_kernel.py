@@ -28,7 +28,7 @@ def test_verdicts_do_not_depend_on_row_order_or_slices(seed):
     plan, shuffled = plan_of(events, POLICY), [*events]
     random.Random(7).shuffle(shuffled)
     whole = judge(table_of(events, malformed), plan).verdicts.to_pylist()
-    slices = judge_slices(table_of(shuffled, malformed), plan, keys_per_slice=3)
+    slices = judge_slices(table_of(shuffled, malformed), plan, keys_per_slice=12)
     parts = [row for judged in slices for row in judged.verdicts.to_pylist()]
     assert sorted(map(repr, whole)) == sorted(map(repr, parts))
 

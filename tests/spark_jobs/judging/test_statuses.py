@@ -165,14 +165,6 @@ def test_lost_delivery_does_not_shift_the_others(native, spans, pairs):
     assert set(partners(*records, *(agent(consumed("M", at_ms=at_ms)) for at_ms in spans))) == pairs
 
 
-def test_message_delivered_hundreds_of_times_pairs_all_of_them():
-    """A broadcast to three hundred consumers of one group that began within a second; a few records of it are lost."""
-    records = [row for n in range(300) if n % 60 for row in delivery("M", attempt=f"A{n}", at_ms=3 * n)]
-    pairs = partners(*records, *(agent(consumed("M", at_ms=3 * n + 1)) for n in range(300)))
-    assert {pair for pair in pairs if None in pair} == {(None, 3 * n + 1) for n in range(0, 300, 60)}
-    assert len(pairs) == 300
-
-
 def test_events_of_different_retries_are_never_paired():
     retried = [row for n in (0, 1) for row in delivery("M", attempt=f"A{n}", at_ms=100 * n, retry_times=n)]
     spans = [consumed("M", attempt=None, at_ms=at_ms, retry_times=n) for n, at_ms in ((1, 0), (2, 100))]

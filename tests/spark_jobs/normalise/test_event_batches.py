@@ -1,5 +1,8 @@
 """A batch of spans becomes a batch of events, whatever stands in it and however it is cut."""
 
+from collections import Counter
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -8,8 +11,11 @@ from hypothesis import strategies as st
 from bridge.otlp.roles import ALIASES
 from spark_jobs.jobs.naming import claims_in, resolve_message_ids
 from spark_jobs.normalise.spans import event_batches
+from spark_jobs.normalise.values import row_hashes
 from spark_jobs.schemas import EVENT, READ_EVENT
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, batch, events, span
+from tests.support import otlp_json
+from tests.support.reading import events_of, malformed_of, otlp_side, rows_in
 
 ID, OTHER = "C000020262BB60E53B936993952C0000", "C000020262BB60E53B936993952C0001"
 ID_NAME = ALIASES["msg_id"].names[0]
@@ -246,3 +252,79 @@ def test_position_that_one_send_names_is_resolved_to_its_message():
     places = ["t-0@7", "t-0@9", "t-0@1", "C0A8000100002A9F0000000000000042", "t-0@2", "t-0@3", "t-0@4", "A", None]
     resolved = resolve_message_ids(pa.array(places), claims).to_pylist()
     assert resolved == ["A", "t-0@9", "t-0@1", "E", "t-0@2", "t-0@3", "t-0@4", "A", None]
+
+
+# -- two spans have the same hash exactly when they are equal
+TEXT = st.sampled_from([None, "", "a", "ab", "b"])
+HASHED_PAIRS = st.dictionaries(st.sampled_from(["", "a", "ab", "b"]), TEXT, max_size=3)
+HASHED_SPANS = st.builds(
+    span,
+    HASHED_PAIRS,
+    links=st.lists(HASHED_PAIRS, max_size=2),
+    **dict.fromkeys(("trace_id", "parent_span_id", "name", "service", "scope"), TEXT),
+    **dict.fromkeys(("start_ns", "end_ns", "flags"), st.sampled_from([None, 0, 1])),
+)
+
+
+def hashes(made):
+    return row_hashes(dict(zip(made.schema.names, made.columns, strict=True))).to_pylist()
+
+
+def without_place(row):
+    return repr({name: value for name, value in row.items() if name not in {"path", "line"}})
+
+
+@given(rows=st.lists(HASHED_SPANS | st.just({}), min_size=2, max_size=30))
+def test_equal_spans_have_equal_hashes(rows):
+    """Null is not the empty text, and nothing slips from one text, name or link into the next."""
+    numbers = hashes(batch(*rows))
+    assert (
+        len(set(numbers))
+        == len(set(map(without_place, rows)))
+        == len(set(zip(numbers, map(without_place, rows), strict=True)))
+    )
+
+
+def test_position_and_neighbours_do_not_change_the_hash():
+    one, other = span({"a": "1"}, links=[{"b": "2"}]), span({"longer": "text"}, links=[{}, {"c": None}])
+    alone, moved = hashes(batch(one)), hashes(batch({**one, "path": "elsewhere", "line": 9}))
+    beside = hashes(batch(other, one, other))
+    assert alone == moved == beside[1:2] == hashes(batch(other, one, other).slice(1, 1))
+    assert beside == [number for at in range(3) for number in hashes(batch(other, one, other).slice(at, 1))]
+
+
+# -- files of any layout
+OTLP = Path(__file__).parents[2] / "vectors" / "otlp"
+
+
+def line_of(start="5000000999", tags="T"):
+    """Return a send as a line of a Collector's file."""
+    attributes = {"messaging.system": "kafka", "messaging.operation.type": "send", "mqtrace.tags": tags}
+    sent = otlp_json.span(1, otlp_json.PRODUCER, 5, 1, attributes, startTimeUnixNano=start)
+    return otlp_json.line(otlp_json.resource("shop", sent))
+
+
+def test_layouts_give_the_same_events(tmp_path):
+    plain = (f"layouts/traces.{layout}" for layout in ("jsonl", "json.zst.framed", "pb.framed", "pb.zst.framed"))
+    names = (*plain, "native-zstd/native.jsonl.zst", "native-zstd/native.pb.framed.zst")
+    side = otlp_side(tmp_path, *[str(OTLP / name) for name in names])
+    assert side.records_read == 6 * 209
+    assert side.records_read + side.exploded == len(events_of(side))
+    assert len(side.layouts) == 6
+    columns = [name for name in EVENT.names if name not in {"path", "line", "raw_hash"}]
+    repeated = Counter(repr([row[name] for name in columns]) for row in events_of(side))
+    assert set(repeated.values()) == {6}
+
+
+def test_foreign_line_is_bad_unless_it_is_of_another_signal(tmp_path):
+    """Collectors write U+2028 raw."""
+    others = ('{"resourceMetrics": []}', '{"resourceLogs": []}', "{}", '{"hello": 1}')
+    path = tmp_path / "made.jsonl"
+    path.write_text(line_of(tags="a\u2028b\x85c") + "\n".join((*others, line_of("soon"))), encoding="utf-8")
+    side = otlp_side(tmp_path, str(path))
+    assert side.records_read + side.exploded == len(rows_in(side.files))
+    assert [row["tags"] for row in events_of(side)] == ["a\u2028b\x85c"]
+    assert sorted((row["line"], row["field"], row["reason"]) for row in malformed_of(side)) == [
+        (5, None, "not OTLP traces"),
+        (6, "start_ns", "not a number"),
+    ]

@@ -79,20 +79,6 @@ def test_evidence_fields_are_fields_of_a_side():
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [
-        (0, "1970-01-01 00:00:00.000 UTC"),
-        (1_795_276_800_123, "2026-11-21 16:00:00.123 UTC"),
-        (-1, "1969-12-31 23:59:59.999 UTC"),
-        (10**18, "1000000000000000000 ms"),
-        (None, "—"),
-    ],
-)
-def test_time_is_shown_in_utc(ms, text):
-    assert wording.utc(ms) == text
-
-
-@pytest.mark.parametrize(
-    ("ms", "text"),
     [(0.4, "0.4 ms"), (5, "5 ms"), (9_999, "9,999 ms"), (12_340, "12.3 s"), (60_000, "1 min"), (7_200_000, "2 h")],
 )
 def test_duration_is_shown_in_a_suitable_unit(ms, text):
@@ -105,7 +91,7 @@ def test_share_of_0_or_100_percent_is_exact():
     assert (wording.percent(0, 5), wording.percent(5, 5), wording.percent(0, 0)) == ("0 %", "100 %", "—")
 
 
-@given(st.text(max_size=500), st.integers(min_value=1, max_value=400))
+@given(st.text(max_size=60), st.integers(min_value=1, max_value=50))
 def test_cut_text_shows_its_length(text, limit):
     shown = wording.visible(text, limit=limit)
     assert ("characters)" in shown[-20:]) or len(text) <= limit

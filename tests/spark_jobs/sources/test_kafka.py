@@ -25,6 +25,7 @@ from spark_jobs.sources.kafka import (
     topic_address,
     topic_ranges,
 )
+from tests.support.killing import kafka_sender
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side, rows_in
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -105,10 +106,7 @@ def test_topic_of_both_encodings_holds_the_spans_that_were_sent(kafka, tmp_path)
 def test_small_file_and_small_topic_are_both_read(kafka, tmp_path):
     """What the task writes of the one does not take the place of what it wrote of the other."""
     kafka.create_topic("small", partitions=1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    for line in SPANS.read_bytes().splitlines():
-        producer.produce("small", line)
-    assert producer.flush(20) == 0
+    kafka_sender(kafka.bootstrap_servers, "small", 1, seed=0)(SPANS.read_bytes().splitlines())
     once = otlp_side(tmp_path / "file", str(SPANS))
     twice = otlp_side(tmp_path / "both", str(SPANS), f"kafka://{kafka.bootstrap_servers}/small")
     assert len(events_of(twice)) == 2 * len(events_of(once))
@@ -152,6 +150,7 @@ def test_address_differs_from_files_and_hides_its_password():
         with pytest.raises(UsageError, match="is not a topic: write kafka://") as error:
             apart([src])
         assert "secret" not in str(error.value)
+    assert "secret" not in repr(ReadOptions(client_config={"sasl.password": "secret"}))
 
 
 def test_ranges_of_a_topic_join_up():
@@ -174,10 +173,7 @@ def test_range_is_read_to_its_end(kafka):
 def test_offsets_removed_by_retention_are_skipped(kafka):
     """A range whose offsets are all gone ends; the mock keeps five megabytes of a partition."""
     kafka.create_topic("trimmed")
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    for _ in range(12):
-        producer.produce("trimmed", b"x" * 900_000)
-        assert producer.flush(30) == 0
+    kafka_sender(kafka.bootstrap_servers, "trimmed", 1, seed=0)([b"x" * 900_000] * 12)
     (held,) = topic_ranges(topic_address(kafka.bootstrap_servers, "trimmed"), {})
     assert held.first > 0
     gone = PartitionRange(address=held.address, partition=0, first=0, end=held.first)
@@ -196,13 +192,6 @@ def test_unreachable_broker_is_one_line_within_the_timeout(tmp_path):
     with pytest.raises(UsageError, match=r"the client of kafka://h:1/t cannot be built") as error:
         topic_ranges(topic_address("h:1", "t"), {"sasl.password": "secret", "no.such": "x"})
     assert "secret" not in str(error.value)
-
-
-def test_sources_are_checked_without_showing_the_password(kafka):
-    source = f"kafka://{kafka.bootstrap_servers}/traces"
-    options = ReadOptions(client_config={"sasl.password": "secret"})
-    find_inputs(Side.NATIVE, [source], {})
-    assert "secret" not in repr(options)
 
 
 # -- Spark's own Kafka connector is a Java client: properties are translated for it, or it is not used

@@ -76,15 +76,6 @@ def test_word_that_only_arrow_reads_as_a_number_is_declined(word, field):
     assert read_json([written.replace(b'"word"', b"Infinity")]) is not None
 
 
-def test_whole_messages_on_one_line_are_all_read(tmp_path):
-    torn = message(SPAN)[:60]
-    for parts, bad in (((torn, message(SPAN), message(SPAN, SPAN)), 1), ((message(SPAN), message(SPAN, SPAN)), 0)):
-        counts = InputCounts()
-        read = rows(block_batches([Line("p", 1, b"".join(parts))], read_json_block, line_items, counts))
-        assert [row["span_id"] for row in read if not row["bad"]] == ["cd" * 8] * 3
-        assert (len(read), counts.expected) == (3 + bad, 3 + bad)
-
-
 def one_by_one(path, layout):
     for item in read_messages(path, layout, parse=parse_message):
         place = {"path": str(path), "line": item.ordinal}
