@@ -254,6 +254,8 @@ class SpanQueue(Generic[Item]):
     def take(self, batches: int = 1) -> list[Item]:
         """Move the oldest, up to ``batches`` full batches, to in flight; :meth:`settle` must always follow."""
         with self._lock:
+            if self._in_flight:  # Ctrl-C came before settle() could begin
+                self.settle(None)
             self._drop_surplus()
             count = min(batches * self._batch_size, len(self._waiting))
             if count > self._batch_size:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -92,12 +91,13 @@ class _Run:
         values = read_values(self.result)
         for metric in METRICS:
             family = GaugeMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
-            alike: Counter[tuple[str, ...]] = Counter()
+            taken: set[tuple[str, ...]] = set()  # also of unknown values: a group has the same number in every metric
             for labels, value in flatten_labels(values[metric.name]):
-                shown = [visible(label) for label in labels]
-                alike[tuple(shown)] += 1  # also of an unknown value: a group has the same number in every metric
-                if (number := alike[tuple(shown)]) > 1:  # of two equal series Prometheus refuses the whole file
-                    shown[0] += f" ({number})"
+                shown, number = [visible(label) for label in labels], 1
+                while tuple(shown) in taken:  # of two equal series Prometheus refuses the whole file
+                    number += 1
+                    shown[0] = f"{visible(labels[0])} ({number})"
+                taken.add(tuple(shown))
                 if value is not None and not math.isnan(value):
                     family.add_metric(shown, _round(value))
             if family.samples:

@@ -234,6 +234,16 @@ def test_batch_is_due_again_after_ctrl_c_during_take():
         assert queue.take()[-1] == "comes later"
 
 
+def test_batch_that_ctrl_c_kept_from_being_settled_has_failed():
+    queue = _queue(batch_size=2)
+    for item in ("exported", "exported too", "comes later"):
+        queue.offer(item)
+    queue.take()
+    assert queue.take() == ["comes later"]
+    assert account_balances(queue.stats())
+    assert (queue.stats()["failed"], queue.stats()["pending"]) == (2, 1)
+
+
 @pytest.mark.parametrize("drop_policy", ["newest", "oldest"])
 def test_account_balances_and_the_bound_holds_while_threads_offer(drop_policy):
     queue, begin, seen = _queue(2, drop_policy, batch_size=1), threading.Barrier(5), []

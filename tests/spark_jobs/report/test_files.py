@@ -118,7 +118,7 @@ def test_groups_beyond_the_most_heavy_are_added_up():
 
 
 @pytest.mark.parametrize(
-    "topics", [("t" * 248 + "a", "t" * 248 + "b"), ("t" * 400, "t" * 399 + "b"), ("a\nb", r"a\nb")]
+    "topics", [("t" * 248 + "a", "t" * 248 + "b"), ("t" * 400, "t" * 399 + "b"), ("a\nb", r"a\nb", r"a\nb (2)")]
 )
 def test_topics_as_long_as_kafka_allows_or_shown_alike_have_series_of_their_own(topics):
     made = result(groups=tuple(replace(groups()[0], topic=topic) for topic in topics))
