@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.addresses import expand_files, root_of
+from bridge.addresses import NothingThereError, expand_files, root_of
 from bridge.codec.framing import BadBody, Framing, read_landed, unreadable
 from bridge.forwarder.resume_file import memory_name, read_memory, write_memory
 from bridge.forwarder.trace_source import TraceSource
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
-from bridge.otlp.detect import Layout, Side, detect
+from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
-from bridge.storage import DamagedInputError, InaccessibleInputError, as_path
+from bridge.storage import as_path
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
@@ -23,13 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator
 
     from bridge.forwarder.pairing import Place
+    from bridge.otlp.detect import Layout
     from bridge.storage import AnyPath
 
 
 CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state a DIR that can be written"
-_BATCH: Final = 500
-_SPAN_BATCH: Final = 100
 _Status = tuple[int, int]
 """Size, and time of modification in nanoseconds."""
 
@@ -43,26 +43,71 @@ def present_files(path: str) -> list[AnyPath]:
     """Return the files behind a path of :attr:`Kind.FILES` that are there now; later there may be more."""
     try:
         return expand_files(path)[0]
-    except UsageError:  # a glob whose files were moved away since the start
+    except NothingThereError:  # a glob whose files were moved away since the start
         return []
 
 
 class _FilesSource(TraceSource):
     """A file, directory or glob as a resumable stream; ``state`` keeps the progress, in a file for each ``group``.
 
-    Files overlap in time: nothing is old before all are read, so ``behind`` stays empty.
+    Files overlap in time: nothing is old before all are read, so ``behind`` stays empty. Among several files one that
+    cannot be read, such as a compressed or damaged one, is one of ``bad_bodies`` until it changes.
 
     Raises:
-        UsageError: nothing is there, or the progress cannot be read or written.
+        UsageError: nothing is there, all files are of the other side, or the progress cannot be read or written.
+        UnreadableInputError: the only file cannot be read.
     """
 
     _kind: str
+    _batch: int
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__()
         _, self._is_single = expand_files(str(path))
         self._path, self._directory = str(path), root_of(str(path)).resolve()
         self._memory = state / f"{memory_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
+        self._read: dict[str, Any] = read_memory(self._memory, self._parse, hint=CANNOT_READ) or {}
+        self._done = dict(self._read)
+        self.has_been_read = bool(self._read)
+        self._passed_over: dict[AnyPath, _Status | None] = {}
+
+    @staticmethod
+    @abstractmethod
+    def _parse(content: Any) -> dict[str, Any]:
+        """Return the progress by the files' names."""
+
+    @abstractmethod
+    def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
+        """Yield what is new in a file, and remember that it was read.
+
+        Raises:
+            UnreadableInputError: it cannot be read.
+            UsageError: it is of the other side.
+        """
+
+    def _drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Yield the messages that are new, in batches of one file each."""
+        refusal: UsageError | None = None
+        for path in present_files(self._path):
+            try:
+                status = _status(path)
+                if self._passed_over.get(path) == status:
+                    continue
+                messages = self._new_messages(path, status)
+                while batch := list(islice(messages, self._batch)):
+                    yield batch
+            except FileNotFoundError:  # removed or renamed since it was listed
+                continue
+            except (UnreadableInputError, UsageError) as error:
+                if self._is_single and not self._read:
+                    raise
+                refusal = error if refusal is None and isinstance(error, UsageError) else refusal
+                if path not in self._passed_over:
+                    self._count_bad(self._name(path), str(error).removeprefix(str(path)).lstrip(": "))
+                # What the system refuses may be allowed without a change.
+                self._passed_over[path] = None if isinstance(error.__cause__, OSError) else status
+        if refusal and not self._read:
+            raise refusal
 
     def _name(self, path: AnyPath) -> str:
         try:
@@ -72,71 +117,37 @@ class _FilesSource(TraceSource):
 
     def _count_bad(self, place: str, reason: str) -> None:
         self.bad_bodies += 1
-        self.first_bad = self.first_bad or f"{place}: {reason}"
+        self.new_bad = f"{place}: {reason}"
+        self.first_bad = self.first_bad or self.new_bad
 
 
 class FilesTraceSource(_FilesSource):
     """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
 
     Its ``arrival_ms`` is that in the file, else when the file was last written. A file with a record that still waits
-    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``, as is a damaged
-    one of Parquet until it is whole. One that was forwarded and has changed since is one of ``changed_files``.
-
-    Raises:
-        UnreadableInputError: a file of another format, or the only file is damaged.
+    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``. One that was
+    forwarded and has changed since is one of ``changed_files`` at every run.
     """
 
     _kind = "files"
+    _batch = 500
 
-    def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
-        super().__init__(path, group=group, state=state)
-        self._done: dict[str, _Status] = read_memory(self._memory, _forwarded, hint=CANNOT_READ) or {}
-        self.has_been_read = bool(self._done)
-        self._read = dict(self._done)
-        self._of_spans: dict[str, AnyPath] = {}
-        self._damaged: dict[str, _Status] = {}  # which are read once they are whole
+    @staticmethod
+    def _parse(content: Any) -> dict[str, _Status]:
+        return {str(name): (int(size), int(changed_ns)) for name, (size, changed_ns) in content["done"].items()}
 
-    def _drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield the messages of every file that is neither done nor waiting, in batches.
-
-        Raises:
-            UsageError: every file there holds spans.
-        """
-        for path in present_files(self._path):
-            name = self._name(path)
-            try:
-                status = _status(path)
-                if self._is_passed_over(path, name, status):
-                    continue
-                messages = self._messages(path, name, status)
-                while len(batch := list(islice(messages, _BATCH))) == _BATCH:
-                    yield batch
-            except FileNotFoundError:  # removed or renamed since it was listed
-                continue
-            except DamagedInputError:
-                if self._is_single:
-                    raise
-                self._damaged[name] = status
-                self._count_bad(name, "not a readable Parquet file")
-                continue
-            self._read[name] = status
-            yield batch
-        if self._of_spans and not self._read:
-            first = next(iter(self._of_spans.values()))
-            raise UsageError(f"{first} holds spans, no native trace bodies: give --native URL to forward spans")
-
-    def _is_passed_over(self, path: AnyPath, name: str, status: _Status) -> bool:
+    def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
+        name = self._name(path)
         if name in self._read:
             if self._read[name] != status:
                 self.changed_files.add(name)
-            return True
-        if name in self._of_spans or self._damaged.get(name) == status:
-            return True
+            return
         side = _side(path)
         if side is Side.OTLP:
-            self._of_spans[name] = path
-            self._count_bad(name, "holds spans")
-        return side is not Side.NATIVE
+            raise UsageError(f"{path} holds spans, no native trace bodies: give --native URL to forward spans")
+        if side is Side.NATIVE:
+            yield from self._messages(path, name, status)
+            self._read[name] = status
 
     def commit(self, held: Collection[Place] = ()) -> None:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""
@@ -167,10 +178,6 @@ class FilesTraceSource(_FilesSource):
             raise unreadable(str(path), error) from error
 
 
-def _forwarded(content: Any) -> dict[str, _Status]:
-    return {str(name): (int(size), int(changed_ns)) for name, (size, changed_ns) in content["done"].items()}
-
-
 def _side(path: AnyPath) -> Side:
     try:
         return detect(path).side
@@ -191,47 +198,32 @@ class SpanFilesSource(_FilesSource):
     """
 
     _kind = "spans"
+    _batch = 100
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        self._done: dict[str, _Progress] = read_memory(self._memory, _progress, hint=CANNOT_READ) or {}
-        self.has_been_read = bool(self._done)
-        self._read = dict(self._done)
         self._before: list[_Progress] = []  # of the last drain: a file of the same name may have replaced one
         self._seen: dict[AnyPath, _Status] = {}  # of files as they were read to their end
 
-    def _drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield the messages that are new, in batches of one file each.
+    @staticmethod
+    def _parse(content: Any) -> dict[str, _Progress]:
+        files = content["files"].items()
+        return {str(name): (int(count), str(digest), str(first)) for name, (count, digest, first) in files}
 
-        Raises:
-            UsageError: all files hold native bodies, but for those that hold neither.
-            UnreadableInputError: the source is one file, and without spans.
-        """
-        refusal: Exception | None = None
+    def _drain(self) -> Generator[list[LandedMessage], None, None]:
         self._before = [*self._read.values()]
-        for path in present_files(self._path):
-            try:
-                status = _, changed_ns = _status(path)
-                if self._seen.get(path) == status:
-                    continue
-                layout = _layout_of_spans(path)
-            except FileNotFoundError:  # removed or renamed since it was listed
-                continue
-            except InaccessibleInputError:
-                raise
-            except (UnreadableInputError, UsageError) as error:
-                if self._is_single or isinstance(error, UsageError):
-                    refusal = refusal or error
-                self._count_bad(self._name(path), str(error))
-                self._seen[path] = status
-                continue
-            messages = self._messages(path, layout, changed_ns // NS_PER_MS)
-            while len(batch := list(islice(messages, _SPAN_BATCH))) == _SPAN_BATCH:
-                yield batch
-            self._seen[path] = status
-            yield batch
-        if refusal and not self._read:
-            raise refusal
+        yield from super()._drain()
+
+    def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
+        if self._seen.get(path) == status:
+            return
+        detected = detect(path)
+        if detected.side is Side.NATIVE:
+            raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
+        if detected.side is Side.OTLP:
+            _, changed_ns = status
+            yield from self._messages(path, detected.layout, changed_ns // NS_PER_MS)
+        self._seen[path] = status
 
     def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
@@ -240,8 +232,6 @@ class SpanFilesSource(_FilesSource):
             self._done = dict(self._read)
 
     def _messages(self, path: AnyPath, layout: Layout, changed_ms: int) -> Generator[LandedMessage, None, None]:
-        if layout is Layout.EMPTY:
-            return
         name, first, forwarded = self._name(path), "", 0
         for number, (digest, item) in enumerate(_digested_items(path, layout), start=1):
             if not first and isinstance(item, Message):
@@ -271,21 +261,3 @@ def _digested_items(path: AnyPath, layout: Layout) -> Iterator[tuple[str, Messag
         if not isinstance(item, Tail):
             read.update((item.payload if isinstance(item, Message) else item.sample).strip() + b"\n")
             yield read.hexdigest(), item
-
-
-def _layout_of_spans(path: AnyPath) -> Layout:
-    """Return how spans lie in a file.
-
-    Raises:
-        UsageError: it holds native bodies.
-        UnreadableInputError: it holds neither, or cannot be read.
-    """
-    detected = detect(path)
-    if detected.side is Side.NATIVE:
-        raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
-    return detected.layout
-
-
-def _progress(content: Any) -> dict[str, _Progress]:
-    files = content["files"].items()
-    return {str(name): (int(count), str(digest), str(first)) for name, (count, digest, first) in files}

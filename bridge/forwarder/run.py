@@ -305,7 +305,12 @@ def _print_pass(
     if is_first and not is_native and not source.holds_records:
         read, place = plural(passed.messages, "message"), without_password(options.source)
         typer.echo(f"mqtrace: warning: no trace record in {read} of --source {place}: name a trace topic", err=True)
-    if options.once or not (passed.messages or passed.spans):
+    if options.once:
+        return
+    if source.new_bad:
+        typer.echo(f"mqtrace: warning: not forwarded: {source.new_bad}", err=True)
+        source.new_bad = ""
+    if not passed.messages and not passed.spans:
         return
     if isinstance(spans, NativeForwarding):
         taken, written = plural(passed.messages, "OTLP message"), plural(passed.spans, "record")

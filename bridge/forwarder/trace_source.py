@@ -41,12 +41,16 @@ class Trimmed(Generic[_P]):
 class TraceSource(ABC):
     """What can be drained and remembers how far; use it as a context manager.
 
-    ``behind`` are the partitions (as on the messages) that the present drain has not read to their end yet.
-    ``has_answered`` is whether a drain has reached the source since the start. ``trimmed`` is what retention had
-    removed, ``bad_bodies`` counts pieces of files that are not messages, ``first_bad`` is the place and reason of the
-    first. ``changed_files`` are those that changed since they were forwarded, by name; they are not read again.
-    ``has_been_read`` is whether the group had a position beyond the beginning at the start, ``holds_records`` whether
-    any body that was drained begins with a native record.
+    Attributes:
+        behind: the partitions (as on the messages) that the present drain has not read to their end yet.
+        has_answered: whether a drain has reached the source since the start.
+        has_been_read: whether the group had a position beyond the beginning at the start.
+        holds_records: whether any body that was drained begins with a native record.
+        trimmed: what retention had removed.
+        bad_bodies: how many pieces of files are not messages.
+        first_bad: place and reason of the first of them.
+        new_bad: those of the last that the caller has not named yet.
+        changed_files: names of those that changed since they were forwarded; they are not read again.
     """
 
     def __init__(self) -> None:
@@ -55,7 +59,7 @@ class TraceSource(ABC):
         self.has_been_read = self.holds_records = False
         self.trimmed: list[Trimmed[Any]] = []
         self.bad_bodies = 0
-        self.first_bad = ""
+        self.first_bad = self.new_bad = ""
         self.changed_files: set[str] = set()
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:

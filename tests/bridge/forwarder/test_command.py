@@ -99,6 +99,9 @@ def test_landing_that_fails_later_is_exit_1(tmp_path):
     source, landing = tmp_path / "in", tmp_path / "landing"
     source.mkdir()
     with running_forward("--source", str(source), "--landing", str(landing)) as process:
+        (source / "a.gz").write_bytes(b"\x1f\x8b")
+        reason = "a.gz: gzip-compressed; decompress it first (gunzip)"
+        assert process.stderr.readline() == f"mqtrace: warning: not forwarded: {reason}\n"
         (source / "a").write_bytes(body_of(pub()))
         assert process.stderr.readline() == "mqtrace: 1 trace message committed\n"
         shutil.rmtree(landing)
