@@ -25,7 +25,7 @@ from bridge.forwarder.service import Measures, forward_once, forward_until
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.store_landing import open_landing
-from bridge.page.wording import plural
+from bridge.page.wording import plural, visible
 from bridge.storage import as_path
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.client_properties import read_properties, without_password
@@ -409,6 +409,7 @@ def _first_bad(source: TraceSource) -> str:
 
 def _noteworthy(spans: SpanForwarding) -> list[_Note]:
     counts, overflowed = spans.counts, "of them because too many records waited"
+    by_receiver = f"rejected by the receiver{f' ({visible(spans.rejection)})' if spans.rejection else ''}"
     return [
         (counts.halves, "span has one half only", "spans have one half only"),
         (counts.overflowed, overflowed, overflowed),
@@ -419,7 +420,7 @@ def _noteworthy(spans: SpanForwarding) -> list[_Note]:
         ),
         (counts.repeated, "record repeated another", "records repeated others"),
         (counts.bad_records, "bad record has no span", "bad records have no span"),
-        (counts.rejected, "span was rejected by the receiver", "spans were rejected by the receiver"),
+        (counts.rejected, f"span was {by_receiver}", f"spans were {by_receiver}"),
     ]
 
 

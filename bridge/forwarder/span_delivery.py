@@ -42,7 +42,8 @@ class OtlpDelivery:
 
     ``endpoint`` is ``http[s]://host:port[/path]`` (the path defaults to ``/v1/traces``) or ``grpc[s]://host:port``;
     headers, TLS and compression come from ``OTEL_EXPORTER_OTLP_*``. ``timeout_s`` is for one request with all its
-    retries. ``rejected`` counts spans that the receiver rejected although it took the request (OTLP's partial success).
+    retries. ``rejected`` counts spans that the receiver rejected although it took the request (OTLP's partial success),
+    ``rejection`` is the first reason that it gave.
 
     Raises:
         MissingExtraError: the ``otlp`` extra is not installed.
@@ -52,7 +53,7 @@ class OtlpDelivery:
     _logger: Final = logging.getLogger("opentelemetry.exporter.otlp")
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10) -> None:
-        self.rejected = 0
+        self.rejected, self.rejection = 0, ""
         self._endpoint = without_password(endpoint)
         self._failures = _Failures()
         with ExitStack() as undone:
@@ -87,7 +88,9 @@ class OtlpDelivery:
         self._exporter.shutdown()
 
     def _read(self, body: bytes) -> bytes:
-        self.rejected += read_partial_success(body)[0]
+        rejected, reason = read_partial_success(body)
+        self.rejected += rejected
+        self.rejection = self.rejection or reason
         return body
 
 
@@ -201,6 +204,11 @@ class SpanForwarding:
     def has_delivered(self) -> bool:
         """Return whether the receiver has accepted anything."""
         return self.counts.spans > 0
+
+    @property
+    def rejection(self) -> str:
+        """Return why the receiver rejected spans, or what it warns of."""
+        return self._delivery.rejection
 
     @property
     def due(self) -> bool:

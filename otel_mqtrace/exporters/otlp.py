@@ -109,17 +109,25 @@ def open_stock_exporter(
 
 
 def read_partial_success(reply: bytes) -> tuple[int, str]:
-    """Return how many spans the receiver rejected although it took the request, and why."""
+    """Return how many spans the receiver rejected although it took the request, and why; some reply in JSON."""
+    from google.protobuf import json_format  # noqa: PLC0415 - optional extra
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - optional extra
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
         ExportTraceServiceResponse,
     )
 
     try:
-        partial_success = ExportTraceServiceResponse.FromString(reply).partial_success
-    except DecodeError:  # receivers answer all kinds of things; the status has decided already
+        if reply.startswith(b"{"):
+            response = json_format.Parse(reply, ExportTraceServiceResponse(), ignore_unknown_fields=True)
+        else:
+            response = ExportTraceServiceResponse.FromString(reply)
+    except (
+        DecodeError,
+        json_format.ParseError,
+        UnicodeDecodeError,
+    ):  # receivers answer all kinds of things; the status has decided already
         return 0, ""
-    return max(partial_success.rejected_spans, 0), partial_success.error_message
+    return max(response.partial_success.rejected_spans, 0), response.partial_success.error_message
 
 
 def _second_instance(name: str) -> ModuleType:

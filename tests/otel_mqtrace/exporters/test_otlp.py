@@ -10,7 +10,10 @@ import pytest
 import requests
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http import trace_exporter as stock
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.sdk._configuration import _import_exporters
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -98,6 +101,18 @@ def test_each_span_is_counted_once_under_its_reason(spans, receiver, exporter, s
     assert (outcome.exported, outcome.failed, outcome.dropped) == (exported, failed, {"encode_error": 1})
     assert outcome.lost[0] == "encode_error"
     assert exporter.take_outcome() is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "rejected"),
+    [
+        (ExportTraceServiceResponse(partial_success={"rejected_spans": 2, "error_message": "old"}), (2, "old")),
+        (b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "old"}, "more": 1}', (2, "old")),
+        *((reply, (0, "")) for reply in (b"", b"{}", b'{"partialSuccess": null}', b"{", b"{\xff}", b"OK")),
+    ],
+)
+def test_partial_success_is_read_in_protobuf_and_in_json(reply, rejected):
+    assert otlp.read_partial_success(reply if isinstance(reply, bytes) else reply.SerializeToString()) == rejected
 
 
 def test_waiting_batches_share_one_request_limited_by_size(receiver, exporter, monkeypatch):
