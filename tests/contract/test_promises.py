@@ -102,7 +102,7 @@ message headers written, one of each -> {CLIENTS}/test_producer.py::test_send_is
 the caller's header object is never mutated -> {CLIENTS}/test_producer.py::test_headers_of_the_caller_are_not_changed
 what is equal on the span, the rest on the links -> {SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_on_the_span_only, {CLIENTS}/test_consumer.py::test_batch_is_one_span_with_a_link_for_each_message
 poll T, commit T -> {HOOKS}/test_client_spans.py::test_poll_span_has_the_times_of_the_poll, {HOOKS}/test_client_spans.py::test_settlement_is_a_client_span_named_as_the_client_does
-the four messaging metrics -> {METRICS}::test_sent_messages_counts_every_attempt_and_names_the_error, {METRICS}::test_consumed_messages_counts_once_for_each_delivered_message, {METRICS}::test_operation_duration_of_a_send_is_its_span_s_in_seconds, {METRICS}::test_process_duration_is_reported_for_every_process_span
+the four messaging metrics -> {METRICS}::test_sent_messages_counts_every_attempt_and_names_the_error, {METRICS}::test_poll_has_its_duration_and_counts_once_for_each_delivered_message, {METRICS}::test_operation_duration_of_a_send_is_its_span_s_in_seconds, {METRICS}::test_process_duration_is_reported_for_every_process_span
 self-metrics -> {SPANS}/test_processor.py::test_processor_metrics_equal_the_stats
 messaging.rocketmq.* -> {HOOKS}/test_send.py::test_rocketmq_send_has_the_registered_rocketmq_attributes
 SubBefore leaves at the start -> {KAFKA}::test_started_span_is_delivered_before_it_ends

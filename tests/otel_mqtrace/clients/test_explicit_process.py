@@ -48,16 +48,6 @@ def test_second_block_of_a_message_or_its_copy_has_a_second_span(consuming, span
     assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 2
 
 
-def test_explicit_mode_has_a_span_in_the_block_only(consuming, spans):
-    consumer = consuming(b"1", b"2", process_spans="explicit")
-    message = poll(consumer)
-    poll(consumer)
-    spans.assert_empty()
-    with process(message):
-        pass
-    assert spans.take().attributes["mqtrace.group_name"] == "billing"
-
-
 @pytest.fixture
 def unhandled():
     before = missing_counts()
@@ -79,15 +69,22 @@ def test_blocks_share_the_span_of_the_first_batch_and_have_their_own_until_one_i
     assert (missed.offset(), unhandled()) == (4, {"handed_over_unhandled": 1})
 
 
-def test_block_after_its_consumer_was_collected_is_recorded(instrument, kafka, spans, fill, topic, unhandled):
-    fill(topic, {"value": b"x"}, {"value": b"y"})
+def test_explicit_mode_has_a_span_in_the_block_only_also_when_its_consumer_is_gone(
+    instrument, kafka, spans, fill, topic, unhandled
+):
+    fill(topic, *[{"value": b"x"}] * 3)
     instrument(process_spans="explicit")
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    handled, _left = poll(consumer), poll(consumer)
+    first, second, _left = (poll(consumer) for _ in range(3))
+    assert current_span_id() == 0
+    spans.assert_empty()
+    with process(first):
+        pass
+    assert spans.take().attributes["mqtrace.group_name"] == "g"
     del consumer
     gc.collect()
-    with process(handled):
+    with process(second):
         pass
     assert (len(spans.take_all()), unhandled()) == (1, {})
     MqTraceInstrumentor().uninstrument()

@@ -399,9 +399,10 @@ class TestLoops:
 
 
 class TestDecorated:
-    def test_message_is_found_among_all_arguments(self, exporter):
+    @pytest.mark.parametrize("decorate", [process, process(), process(consumer=object())])
+    def test_message_is_found_among_all_arguments(self, exporter, decorate):
         class Biller:
-            @process
+            @decorate
             def handle(self, first, *, letter):
                 return _offset()
 
@@ -506,15 +507,6 @@ class TestDecorated:
         await dropped.aclose()
         _nothing_here()
         assert _codes(exporter) == ["SUCCESS", "RETURNNULL"]
-
-    @pytest.mark.parametrize("options", [{}, {"consumer": object()}])
-    def test_decorator_may_be_called_with_options(self, exporter, options):
-        @process(**options)
-        def handle(letter):
-            return _offset()
-
-        assert handle(Letter(7)) == 7
-        assert _codes(exporter) == ["SUCCESS"]
 
 
 @pytest.mark.parametrize("consumer", [None, object()])

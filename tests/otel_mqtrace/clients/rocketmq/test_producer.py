@@ -291,19 +291,15 @@ def test_end_is_in_the_trace_of_its_half_message(proxy, transactional, spans, me
     _assert_end(spans.take(f"end_transaction {topic}"), sent, receipt, state, from_check=False)
 
 
-def test_failed_end_is_not_recorded_and_may_be_repeated(proxy, transactional, spans, message, topic):
-    transaction, _, _ = _half_sent(transactional, spans, message, topic)
-    proxy.refuse.append(Code.INTERNAL_SERVER_ERROR)
-    with pytest.raises(ClientException):
-        transaction.commit()
-    spans.assert_empty()
-    transaction.commit()
-    spans.take(f"end_transaction {topic}")
-
-
-def test_transactions_of_one_producer_end_separately(transactional, spans, message, topic):
+def test_transactions_of_one_producer_end_separately_and_a_failed_end_may_be_repeated(
+    proxy, transactional, spans, message, topic
+):
     first, one, _ = _half_sent(transactional, spans, message, topic)
     second, two, _ = _half_sent(transactional, spans, message, topic)
+    proxy.refuse.append(Code.INTERNAL_SERVER_ERROR)
+    with pytest.raises(ClientException):
+        second.rollback()
+    spans.assert_empty()
     second.rollback()
     first.commit()
     ended = [span.attributes for span in spans.take_all(f"end_transaction {topic}")]
@@ -316,31 +312,24 @@ def test_transactions_of_one_producer_end_separately(transactional, spans, messa
 @pytest.mark.parametrize(
     ("resolution", "state"),
     [
+        (TransactionResolution.COMMIT, "COMMIT_MESSAGE"),
         (TransactionResolution.ROLLBACK, "ROLLBACK_MESSAGE"),
         (TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED, "UNKNOW"),
     ],
 )
-def test_answer_of_the_checker_is_an_end_from_a_check(
+def test_answer_of_the_checker_is_an_end_from_a_check_and_its_exception_none(
     proxy, transactional, spans, message, topic, checker, resolution, state
 ):
     _, receipt, sent = _half_sent(transactional, spans, message, topic)
+    checker.resolution = ValueError("no such order")
+    proxy.ask_about(proxy.sent[0])
+    assert checker.called.wait(10)
     checker.resolution = resolution
     proxy.ask_about(proxy.sent[0])
     proxy.await_requests(proxy.ended)
     assert checker.asked[0][0] == receipt.message_id
     assert proxy.ended[0].resolution == resolution
     _assert_end(spans.take(f"end_transaction {topic}"), sent, receipt, state, from_check=True)
-
-
-def test_checker_that_raises_has_no_end(proxy, transactional, spans, message, topic, checker):
-    _half_sent(transactional, spans, message, topic)
-    checker.resolution = ValueError("no such order")
-    proxy.ask_about(proxy.sent[0])
-    assert checker.called.wait(10)
-    checker.resolution = TransactionResolution.COMMIT
-    proxy.ask_about(proxy.sent[0])
-    proxy.await_requests(proxy.ended)
-    assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "COMMIT_MESSAGE"
 
 
 class _Referring:
