@@ -133,7 +133,11 @@ def take_rows(column: Column, rows: Ints | Column) -> Column:
 
 
 def take_groups(
-    items: Iterable[_Item], size_of: Callable[[_Item], tuple[int, int]], *, rows: int, size: int = sys.maxsize
+    items: Iterable[_Item],
+    size_of: Callable[[_Item], tuple[int, int]],
+    *,
+    rows: int = sys.maxsize,
+    size: int = sys.maxsize,
 ) -> Iterator[list[_Item]]:
     """Yield items in lists of so many ``rows`` or bytes (``size``), which ``size_of`` counts; the last has the rest."""
     some: list[_Item] = []

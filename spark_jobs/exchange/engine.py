@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import mmap
 import sys
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -35,31 +36,25 @@ Merge: TypeAlias = "Callable[[Sequence[Any]], Any]"
 """Makes one answer of several."""
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Runs picklable functions on picklable tasks, somewhere; Spark and this process have one each.
 
     A function may be called again for a task whose first call was lost: what it writes must come out the same.
+
+    Attributes:
+        name: ``spark`` or ``local``.
+        parallelism: how many tasks run at once.
+        bucket_rows: how many rows one of its processes judges at a time.
     """
 
-    @property
-    def name(self) -> str:
-        """``spark`` or ``local``."""
-        ...
+    name: str
+    parallelism: int
+    bucket_rows: int
 
-    @property
-    def parallelism(self) -> int:
-        """How many tasks run at once."""
-        ...
-
-    @property
-    def bucket_rows(self) -> int:
-        """How many rows one of its processes judges at a time."""
-        ...
-
-    def prepare(self, module: str, tasks: int) -> None:
+    def prepare(self, module: str, tasks: int) -> None:  # noqa: B027 - Spark starts its workers with their first task
         """Get ready for a map of so many tasks, whose function is in ``module``, while something else runs."""
-        ...
 
+    @abstractmethod
     def map(
         self,
         function: Callable[[_Task], _Answer],
@@ -68,31 +63,26 @@ class Engine(Protocol):
         merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
     ) -> list[_Answer]:
         """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
-        ...
 
     def map_here(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> Iterable[_Answer]:
         """Return the answer of each task, in order, from processes that run on this machine already."""
-        ...
+        return map(function, tasks)
 
+    @abstractmethod
     def exchange(
         self,
         pack: Callable[[_Task], Iterable[tuple[int, bytes]]],
         tasks: Sequence[_Task],
-        receive: Callable[[int, Sequence[bytes]], _Answer],
+        receive: Callable[[int, list[bytes]], _Answer],
         buckets: int,
         *,
         merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
     ) -> list[_Answer]:
         """Shuffle the blobs of ``pack`` to their buckets; return the results of ``receive``, one a bucket with blobs.
 
-        Args:
-            pack: yields ``(bucket, blob)`` with ``0 <= bucket < buckets``.
-            tasks: one call of ``pack`` each.
-            receive: called once a bucket, with its number and its blobs in no order.
-            buckets: number of buckets.
-            merge: merges results, where a few for all buckets are wanted.
+        ``pack`` yields ``(bucket, blob)`` with ``0 <= bucket < buckets``. ``receive`` is called once a bucket, with its
+        number and its blobs in no order. ``merge`` makes one of several results, where a few for all are wanted.
         """
-        ...
 
 
 def merge_along(answers: Iterable[_Answer], merge: Callable[[Sequence[_Answer]], _Answer]) -> _Answer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
-from spark_jobs.exchange.engine import merge_along
+from spark_jobs.exchange.engine import Engine, merge_along
 from spark_jobs.exchange.packing import BUCKET_ROWS
 from spark_jobs.exchange.workers import LONG_MAP, Worker, count_cores, take_started
 
@@ -32,15 +32,15 @@ _TASKS_AT_ONCE: Final = 4
 """Of each process, where the caller may stop early."""
 
 
-class LocalEngine:
-    """An ``Engine`` of up to ``parallelism`` processes, this one among them; by default as many as there are cores."""
+class LocalEngine(Engine):
+    """Up to ``parallelism`` processes, this one among them; by default as many as there are cores."""
 
-    name: Final = "local"
-    bucket_rows: Final = 2 * BUCKET_ROWS
+    name = "local"
+    bucket_rows = 2 * BUCKET_ROWS
     """Nothing else wants the memory of these processes: a tenth less work than in as many buckets as Spark has."""
 
     def __init__(self, parallelism: int | None = None, *, clock: Clock | None = None) -> None:
-        self.parallelism: int = parallelism or count_cores()
+        self.parallelism = parallelism or count_cores()
         self._clock: Clock = clock or SystemClock()
         self._workers: list[Worker] = take_started()
 

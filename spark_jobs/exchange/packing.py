@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import open_parquet
-from spark_jobs.columns import as_rows, hash_texts
+from spark_jobs.columns import as_rows, hash_texts, take_groups
 from spark_jobs.judging.columns import single_arrays
 from spark_jobs.judging.identity import KEY_COLUMNS, message_key
 from spark_jobs.schemas import EVENT, MENTION
@@ -54,7 +54,6 @@ COLUMN_TYPES: Final[Mapping[str, Any]] = {
     name: pa.dictionary(pa.int32(), pa.string()) if name in REPEATED else EVENT.field(name).type for name in _COLUMNS
 }
 """The columns of packed rows, as they are judged."""
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +84,7 @@ def group_pieces(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
     """Return ``pieces`` in order, as many together as are worth a task; no fewer tasks than cores where it can be."""
     some = list(pieces)
     most = min(_TASK_ROWS, -(-sum(piece.rows for piece in some) // max(cores, 1)))
-    return group_tasks(some, lambda piece: piece.rows, most)
-
-
-def group_tasks(items: Iterable[_Item], rows_of: Callable[[_Item], int], most: int) -> list[list[_Item]]:
-    """Return ``items`` in order, grouped: each group is full once it holds ``most`` rows."""
-    tasks: list[list[_Item]] = []
-    held = most
-    for item in items:
-        if held >= most:
-            tasks.append([])
-            held = 0
-        tasks[-1].append(item)
-        held += rows_of(item)
-    return tasks
+    return [*take_groups(some, lambda piece: (piece.rows, 0), rows=most)]
 
 
 def count_buckets(pieces: Iterable[Piece], cores: int, bucket_rows: int = BUCKET_ROWS) -> int:
@@ -262,11 +248,8 @@ def open_blobs(blobs: Iterable[bytes]) -> pa.Table:
 def take_blobs(blobs: list[bytes], most_bytes: int) -> Iterator[list[bytes]]:
     """Yield a list's blobs, in an order that does not depend on theirs, some of so many bytes at a time; empty it."""
     blobs.sort(reverse=True)
-    while blobs:
-        group = [blobs.pop()]
-        while blobs and sum(map(plain_size, group)) < most_bytes:
-            group.append(blobs.pop())
-        yield group
+    emptied = (blobs.pop() for _ in range(len(blobs)))
+    return take_groups(emptied, lambda blob: (0, plain_size(blob)), size=most_bytes)
 
 
 def plain_size(blob: bytes) -> int:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_jobs.exchange.engine import leave_pandas_out, merge_along, release_memory, use_system_allocator, with_stores
+from spark_jobs.exchange.engine import (
+    Engine,
+    leave_pandas_out,
+    merge_along,
+    release_memory,
+    use_system_allocator,
+    with_stores,
+)
 from spark_jobs.exchange.packing import BUCKET_ROWS, compress, decompress
 
 if TYPE_CHECKING:
@@ -19,11 +26,11 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Function, Merge, Pack, Receive
 
 _TASKS_PER_CORE = 4
-_BLOB: Any = pa.schema({"bucket": pa.int32(), "blob": pa.binary()})  # type: ignore[arg-type]  # the stubs want one type for all
-_ANSWER: Any = pa.schema([pa.field("answer", pa.binary())])
+_PAIRS = "number int, blob binary"
+"""What every step yields: a bucket and its rows, or the number of a task or bucket and its answer."""
 
 
-class SparkEngine:
+class SparkEngine(Engine):
     """Runs picklable functions on picklable tasks; a task that Spark runs twice is answered once."""
 
     name = "spark"
@@ -35,22 +42,13 @@ class SparkEngine:
         self.group = group
         self._prepare = _prepare_own_worker if owns_workers else use_system_allocator
 
-    def prepare(self, module: str, tasks: int) -> None:
-        """Do nothing: Spark starts its workers with their first task."""
-
     def map(self, function: Function, tasks: Sequence[Any], *, merge: Merge | None = None) -> list[Any]:
         """Return the answers, as :meth:`Engine.map`."""
         if not tasks:
             return []
-        one_each = self.session.range(0, len(tasks), 1, min(len(tasks), _TASKS_PER_CORE * self.parallelism))
-        answers = one_each.mapInArrow(
-            partial(_map_tasks, self._prepare, with_stores(function), tasks, merge), "id long, answer binary"
-        ).collect()
-        return _read_answers(sorted(answers), merge)
-
-    def map_here(self, function: Function, tasks: Sequence[Any]) -> Iterator[Any]:
-        """Return the answer of each task, in order; the driver is the only process here."""
-        return map(function, tasks)
+        numbers = self.session.range(0, len(tasks), 1, min(len(tasks), _TASKS_PER_CORE * self.parallelism))
+        answers = self._run(partial(_map_tasks, with_stores(function), tasks, merge), numbers)
+        return _read_answers(sorted(answers.collect()), merge)
 
     def map_frame(self, function: Function, frame: DataFrame) -> list[Any]:
         """Return the answer for each partition of a frame, in no order.
@@ -59,8 +57,7 @@ class SparkEngine:
             function: is given the partition's batches; it may be called again for one whose first call was lost.
             frame: of columns that Arrow has.
         """
-        answers = frame.mapInArrow(partial(_map_partition, self._prepare, with_stores(function)), "answer binary")
-        return _read_answers(answers.collect())
+        return _read_answers(self._run(partial(_map_partition, with_stores(function)), frame).collect())
 
     def exchange(
         self, pack: Pack, tasks: Sequence[Any], receive: Receive, buckets: int, *, merge: Merge | None = None
@@ -68,18 +65,18 @@ class SparkEngine:
         """Shuffle the blobs of ``pack`` to their buckets, as :meth:`Engine.exchange`."""
         if not tasks:
             return []
-        one_each = self.session.range(0, len(tasks), 1, len(tasks))
-        blobs = one_each.mapInArrow(
-            partial(_pack_tasks, self._prepare, with_stores(pack), tasks), "bucket int, blob binary"
-        )
-        answers = _by_bucket(blobs, buckets).mapInArrow(
-            partial(_receive_buckets, self._prepare, with_stores(receive)), "bucket int, answer binary"
-        )
+        numbers = self.session.range(0, len(tasks), 1, len(tasks))
+        blobs = _by_number(self._run(partial(_pack_tasks, with_stores(pack), tasks), numbers), buckets)
+        answers = self._run(partial(_receive_buckets, with_stores(receive)), blobs)
         if merge is not None and buckets > _TASKS_PER_CORE * self.parallelism:
             # A collected answer is held three times, by the JVM twice.
-            some = answers.repartition(self.parallelism, "bucket").select("answer")
-            answers = some.mapInArrow(partial(_merge_answers, self._prepare, merge), "answer binary")
+            answers = self._run(partial(_merge_answers, merge), answers.repartition(self.parallelism, "number"))
         return _read_answers(answers.collect(), merge)
+
+    def _run(
+        self, step: Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[int, bytes]]], rows: DataFrame
+    ) -> DataFrame:
+        return rows.mapInArrow(partial(_run_step, self._prepare, step), _PAIRS)
 
 
 def _dump(answer: Any) -> bytes:
@@ -94,7 +91,7 @@ def _load(answer: bytes) -> Any:
 def _read_answers(rows: list[Any], merge: Merge | None = None) -> list[Any]:
     """Return the answers in collected rows, or with ``merge`` one for all; each row is freed when it is read."""
     rows.reverse()
-    answers = (_load(rows.pop()["answer"]) for _ in range(len(rows)))
+    answers = (_load(rows.pop()["blob"]) for _ in range(len(rows)))
     return [*answers] if merge is None or not rows else [merge_along(answers, merge)]
 
 
@@ -103,75 +100,63 @@ def _prepare_own_worker() -> None:
     leave_pandas_out()
 
 
-def _by_bucket(blobs: DataFrame, buckets: int) -> DataFrame:
+def _by_number(blobs: DataFrame, buckets: int) -> DataFrame:
     """Return the blobs of a bucket in one partition; Spark before 4.1 may put several buckets into one."""
     by_id = getattr(blobs, "repartitionById", None)
-    shuffled: DataFrame = blobs.repartition(buckets, "bucket") if by_id is None else by_id(buckets, "bucket")
+    shuffled: DataFrame = blobs.repartition(buckets, "number") if by_id is None else by_id(buckets, "number")
     return shuffled
 
 
-def _pack_tasks(
-    prepare: Callable[[], None], pack: Pack, tasks: Sequence[Any], ids: Iterator[pa.RecordBatch]
+# -- in a task ------------------------------------------------------------------------------------------------------
+def _run_step(
+    prepare: Callable[[], None],
+    step: Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[int, bytes]]],
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     prepare()
-    for batch in ids:
-        numbers: Any = batch.column("id").to_pylist()
-        for number in numbers:
-            for bucket, blob in pack(tasks[number]):
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([bucket], pa.int32()), pa.array([blob], pa.binary())], schema=_BLOB
-                )
-            release_memory()
+    for number, blob in step(batches):
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([number], pa.int32()), pa.array([blob], pa.binary())], names=["number", "blob"]
+        )
 
 
-def _map_partition(
-    prepare: Callable[[], None], function: Function, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    prepare()
-    yield pa.RecordBatch.from_arrays([pa.array([_dump(function(batches))], pa.binary())], schema=_ANSWER)
+def _values(batches: Iterator[pa.RecordBatch], at: int) -> Iterator[Any]:
+    for batch in batches:
+        yield from batch.column(at).to_pylist()
+
+
+def _pack_tasks(pack: Pack, tasks: Sequence[Any], batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    for number in _values(batches, 0):
+        yield from pack(tasks[number])
+        release_memory()
+
+
+def _map_partition(function: Function, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    yield 0, _dump(function(batches))
     release_memory()
 
 
 def _map_tasks(
-    prepare: Callable[[], None],
-    function: Function,
-    tasks: Sequence[Any],
-    merge: Merge | None,
-    ids: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    prepare()
-    numbers: list[Any] = [number for batch in ids for number in batch.column("id").to_pylist()]
+    function: Function, tasks: Sequence[Any], merge: Merge | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[int, bytes]]:
+    numbers = [*_values(batches, 0)]
     answers: Iterator[Any] = (function(tasks[number]) for number in numbers)
     if merge is not None and numbers:
         numbers, answers = numbers[:1], iter([merge_along(answers, merge)])
     for number, answer in zip(numbers, answers, strict=True):
-        yield _numbered("id", pa.array([number], pa.int64()), answer)
+        yield number, _dump(answer)
     release_memory()
 
 
-def _numbered(name: str, number: Any, answer: Any) -> pa.RecordBatch:
-    columns: list[Any] = [number, pa.array([_dump(answer)], pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, names=[name, "answer"])
+def _merge_answers(merge: Merge, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    yield 0, _dump(merge_along(map(_load, _values(batches, 1)), merge))
 
 
-def _merge_answers(
-    prepare: Callable[[], None], merge: Merge, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    prepare()
-    answers = (_load(answer.as_py()) for batch in batches for answer in batch.column("answer"))
-    answer = _dump(merge_along(answers, merge))
-    yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], schema=_ANSWER)
-
-
-def _receive_buckets(
-    prepare: Callable[[], None], receive: Receive, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    prepare()
+def _receive_buckets(receive: Receive, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     held: dict[int, list[bytes]] = {}
     for batch in batches:
-        columns: Any = (batch.column(name).to_pylist() for name in ("bucket", "blob"))
-        for bucket, blob in zip(*columns, strict=True):
+        for bucket, blob in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             held.setdefault(bucket, []).append(blob)
     for bucket in sorted(held):
-        yield _numbered("bucket", pa.array([bucket], pa.int32()), receive(bucket, held.pop(bucket)))
+        yield bucket, _dump(receive(bucket, held.pop(bucket)))
         release_memory()

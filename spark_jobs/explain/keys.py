@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import apply_to_distinct, hash_texts, is_known, is_true, mix
+from spark_jobs.columns import apply_to_distinct, binary_bytes, hash_texts, is_known, is_true, mix
 from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT, bare
 from spark_jobs.taxonomy import Kind, Reason
@@ -35,44 +35,6 @@ _DIGITS[list(b"0123456789ABCDEF")] = range(16)
 _SLICE_MS: Final = 8_192  # the width of the slices of time that sends without an id are looked up by
 
 
-class Ids(NamedTuple):
-    """The parts of a column's message ids; valid only where ``known`` is true.
-
-    Attributes:
-        known: which rows hold an id of a RocketMQ client.
-        process: a hash of the part that all ids of one process share.
-        drawn_ms: when the id was generated, in milliseconds since the month began.
-        counter: from 0 to ``COUNTER_VALUES`` - 1.
-    """
-
-    known: Mask
-    process: npt.NDArray[np.uint64]
-    drawn_ms: Ints
-    counter: Ints
-
-
-def read_ids(texts: Column) -> Ids:
-    """Return the parts of the ids in an Arrow column of strings."""
-    rows = len(texts)
-    known = is_true(pc.match_substring_regex(texts, _ID))
-    process = np.zeros(rows, np.uint64)
-    drawn_ms, counter = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    if known.any():
-        ids = texts.filter(pa.array(known))
-        process[known] = hash_texts(pc.utf8_slice_codeunits(ids, 0, -_OWN_DIGITS))
-        _, offsets, data = ids.buffers()
-        ends = np.frombuffer(offsets, np.int32)[ids.offset + 1 : ids.offset + len(ids) + 1].astype(np.int64)
-        digits = _DIGITS[np.frombuffer(data, np.uint8)[ends[:, None] - np.arange(_OWN_DIGITS, 0, -1)]]
-        drawn_ms[known] = _read_hex(digits[:, :_TIME_DIGITS])
-        counter[known] = _read_hex(digits[:, _TIME_DIGITS:])
-    return Ids(known, process, drawn_ms, counter)
-
-
-def _read_hex(digits: npt.NDArray[np.uint8]) -> Ints:
-    values: Ints = digits.astype(np.int64) @ (16 ** np.arange(digits.shape[1] - 1, -1, -1))
-    return values
-
-
 class Keys(NamedTuple):
     """A hash for each row; it means nothing where ``known`` is false, because some part of the key is unknown."""
 
@@ -90,6 +52,41 @@ class Keys(NamedTuple):
 
 def _hash_text(column: Column) -> Keys:
     return Keys(hash_texts(column), is_known(column))
+
+
+class Ids(NamedTuple):
+    """The parts of a column's message ids, unknown where a row holds none of a RocketMQ client.
+
+    Attributes:
+        process: a hash of the part that all ids of one process share.
+        drawn_ms: when the id was generated, in milliseconds since the month began.
+        counter: from 0 to ``COUNTER_VALUES`` - 1.
+    """
+
+    process: Keys
+    drawn_ms: NullableInts
+    counter: NullableInts
+
+
+def read_ids(texts: Column) -> Ids:
+    """Return the parts of the ids in an Arrow column of strings."""
+    rows = len(texts)
+    known = is_true(pc.match_substring_regex(texts, _ID))
+    process = np.zeros(rows, np.uint64)
+    drawn_ms, counter = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    if known.any():
+        ids = texts.filter(pa.array(known))
+        process[known] = hash_texts(pc.utf8_slice_codeunits(ids, 0, -_OWN_DIGITS))
+        data, bounds = binary_bytes(ids)
+        digits = _DIGITS[np.frombuffer(data, np.uint8)[bounds[1:, None] - np.arange(_OWN_DIGITS, 0, -1)]]
+        drawn_ms[known] = _read_hex(digits[:, :_TIME_DIGITS])
+        counter[known] = _read_hex(digits[:, _TIME_DIGITS:])
+    return Ids(Keys(process, known), NullableInts(drawn_ms, known), NullableInts(counter, known))
+
+
+def _read_hex(digits: npt.NDArray[np.uint8]) -> Ints:
+    values: Ints = digits.astype(np.int64) @ (16 ** np.arange(digits.shape[1] - 1, -1, -1))
+    return values
 
 
 class KeyedRows:
@@ -147,10 +144,9 @@ class KeyedRows:
 
     def ids(self, drawn: Ids, later: NullableInts | None = None) -> Keys:
         """Return the keys of the ids that the same processes generated, or of those so many ids ``later``."""
-        counter = NullableInts(drawn.counter, drawn.known)
-        wanted = counter if later is None else counter + later
+        wanted = drawn.counter if later is None else drawn.counter + later
         number = Keys((wanted.values % COUNTER_VALUES).astype(np.uint64), wanted.known)
-        return self._join("id", Keys(drawn.process, drawn.known), number)
+        return self._join("id", drawn.process, number)
 
     def in_slice(self, family: str, of: str, instants_ms: NullableInts, later: int = 0) -> Keys:
         """Return the keys of a part and of the slice of time that each instant lies in, or so many slices later."""
@@ -164,7 +160,7 @@ class KeyedRows:
 
     def stretches(self) -> Keys:
         """Return the keys of the stretch of its process's time in which each message id was generated."""
-        return self.in_slice("stretch", "sender", NullableInts(self.sender.drawn_ms, self.sender.known))
+        return self.in_slice("stretch", "sender", self.sender.drawn_ms)
 
     def producers(self, *sides: str) -> Keys:
         """Return the keys of the producers of sends, client host with group, as the first of ``sides`` names them."""
@@ -194,8 +190,8 @@ def _name(rows: KeyedRows) -> Keys:
 
 
 def _caller(rows: KeyedRows) -> Keys:
-    process = np.where(rows.is_consume, rows.listener.process, rows.sender.process)
-    return Keys(process, np.where(rows.is_consume, rows.listener.known, rows.sender.known))
+    parts = zip(rows.listener.process, rows.sender.process, strict=True)
+    return Keys(*(np.where(rows.is_consume, one, other) for one, other in parts))
 
 
 def _listener_span(rows: KeyedRows) -> Keys:
@@ -211,7 +207,7 @@ _PARTS: Final[dict[str, Callable[[KeyedRows], Keys]]] = {
     "service": lambda rows: _hash_text(rows.columns["otlp.service"]),
     "message": lambda rows: _hash_text(rows.columns["msg_id"]),
     "group": lambda rows: _hash_text(rows.columns["group"]),
-    "sender": lambda rows: Keys(rows.sender.process, rows.sender.known),
+    "sender": lambda rows: rows.sender.process,
     "caller": _caller,
     "attempt": lambda rows: _hash_text(rows.columns["native.attempt_id"]).where(rows.is_consume),
     "trace": lambda rows: _hash_text(rows.columns["otlp.trace_id"]),

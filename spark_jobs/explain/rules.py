@@ -99,7 +99,7 @@ def _sends_with_next_id(rows: ResidueRows) -> Iterator[tuple[int, _Send]]:
     nexts = [rows.evidence_of(f"next{step}") for step in range(1, NEXT_IDS + 1)]
     idless, ends = ([rows.evidence_of(f"{what}{later}") for later in (0, 1)] for what in ("idless", "end"))
     start_ms, end_ms = rows.number("otlp.start_ms"), rows.number("otlp.end_ms")
-    own_ms, keys = rows.sender.drawn_ms, rows.evidence_of("process").count("keys")
+    own_ms, keys = rows.sender.drawn_ms.values, rows.evidence_of("process").count("keys")
     is_concerned = np.logical_or.reduce([each.is_known for each in nexts]) & start_ms.known & end_ms.known
     for row in np.flatnonzero(is_concerned & rows.is_alone("otlp") & rows.is_publish).tolist():
         behind = _find_next(nexts, row, int(own_ms[row]))

@@ -17,11 +17,11 @@ from pyarrow import parquet
 
 from bridge.storage import as_path, committed, list_files, open_parquet
 from otel_mqtrace._clock import SystemClock
+from spark_jobs.columns import take_groups
 from spark_jobs.exchange.packing import (
     count_buckets,
     count_together,
     group_pieces,
-    group_tasks,
     open_blobs,
     pieces_of,
 )
@@ -145,7 +145,7 @@ def explain_residue(
         (file, reasons.take(np.arange(end - size, end))) for file, size, end in zip(files, sizes, ends, strict=True)
     ]
     most = min(_TASK_ROWS, -(-len(residue) // engine.parallelism))
-    tasks = group_tasks(parts, lambda part: len(part[1]), most)
+    tasks = [*take_groups(parts, lambda part: (len(part[1]), 0), rows=most)]
     return sum_of(Counted, engine.map(partial(_write_reasons, plan), tasks, merge=partial(sum_of, Counted)))
 
 

@@ -153,6 +153,13 @@ def least_per_group(groups: Ints, size: int, values: NullableInts) -> NullableIn
     return NullableInts(least, found)
 
 
+def number_equals(ordered: Ints) -> Ints:
+    """Return how many equal codes lie before each; those that are equal lie together."""
+    places = np.arange(len(ordered))
+    is_first = np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)]
+    return places - np.maximum.accumulate(np.where(is_first, places, 0))
+
+
 def single_arrays(table: pa.Table) -> dict[str, Column]:
     """Return the columns of a table by name, each as one array."""
     return {name: _single_array(table[name]) for name in table.column_names}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from spark_jobs.columns import Column, Ints, Mask
-    from spark_jobs.judging.match import Sides
+    from spark_jobs.judging.merge import Sides
     from spark_jobs.judging.plan import Plan
 
 HASH_DIGITS: Final = 16

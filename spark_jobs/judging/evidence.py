@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.columns import encode, find_groups, is_known, join_codes, mix, opened
-from spark_jobs.judging.columns import LATEST, NullableInts, either, equals, single_arrays
+from spark_jobs.judging.columns import LATEST, NullableInts, either, equals, number_equals, single_arrays
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
 from spark_jobs.schemas import COMPARED_FIELDS, VERDICT
@@ -58,7 +58,7 @@ class Samples:
         per_stratum = parts[0].per_stratum
         most = [_PER_MEASURE if word.startswith(SLOWEST) else per_stratum for word in strata.words]
         stratum = strata.values[order]
-        kept: Any = pa.array(order[_number_equals(stratum) < np.array(most, np.int64)[stratum]])
+        kept: Any = pa.array(order[number_equals(stratum) < np.array(most, np.int64)[stratum]])
         return cls(found.take(kept), per_stratum)
 
 
@@ -76,20 +76,13 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
     names = [" ".join(filter(None, row)) for row in zip(*(one.at(examples) for one in coded), strict=True)]
     rows = np.flatnonzero(inside)
     rows = rows[np.lexsort((chance[rows], stratum[rows]))]
-    rows = rows[_number_equals(stratum[rows]) < per_stratum]
+    rows = rows[number_equals(stratum[rows]) < per_stratum]
     parts = [_sample(verdicts, rows, [names[at] for at in stratum[rows].tolist()], chance[rows], chance[rows])]
     for name, took in measure_rows(columns).items():
         slow = np.flatnonzero(inside & took.exceeds(0))
         slow = slow[np.lexsort((chance[slow], event_ms.filled(-LATEST)[slow], -took.values[slow]))[:_PER_MEASURE]]
         parts.append(_sample(verdicts, slow, [f"{SLOWEST} {name}"] * len(slow), -took.values[slow], chance[slow]))
     return Samples(pa.concat_tables(parts), per_stratum)
-
-
-def _number_equals(ordered: Ints) -> Ints:
-    """Return how many equal codes lie before each; those that are equal lie together."""
-    places = np.arange(len(ordered))
-    is_first = np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)]
-    return places - np.maximum.accumulate(np.where(is_first, places, 0))
 
 
 def _sample(verdicts: pa.Table, rows: Ints, strata: Sequence[str], chance: Ints, tie: Ints) -> pa.Table:

@@ -11,7 +11,7 @@ import numpy as np
 from spark_jobs.columns import encode
 from spark_jobs.judging.columns import equals, single_arrays
 from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, message_key
-from spark_jobs.judging.match import find_keys, match_partial_keys
+from spark_jobs.judging.match import describe_messages, join_pairs, match_partial_keys
 from spark_jobs.judging.merge import Input, merge_records
 from spark_jobs.judging.verdict_rows import lay_out
 from spark_jobs.schemas import VERDICT
@@ -69,23 +69,17 @@ def judge_slices(
     """
     given, groups = _prepare(single_arrays(events) if columns is None else columns)
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
-    merged = merge_records(given)
-    keys = find_keys(given, merged, match_partial_keys(given, merged, plan.pairing_ms))
-    key_of_group = np.full(len(merged.kind), -1, np.int32)
-    for groups_of_side in (keys.native, keys.otlp):
-        on_side = groups_of_side >= 0
-        key_of_group[groups_of_side[on_side]] = np.flatnonzero(on_side)
-    key_of_row = key_of_group[merged.group_of]
+    merged, event_of_row = merge_records(given)
+    keys, key_of_event = join_pairs(merged, match_partial_keys(given, merged, plan.pairing_ms))
+    messages, key_of_row = describe_messages(given, keys), key_of_event[event_of_row]
     slices = 1 if keys_per_slice is None else max(round(len(keys) / keys_per_slice), 1)
     size = max(-(-len(keys) // slices), 1)
     for begin in range(0, max(len(keys), 1), size):
-        chosen = slice(begin, min(begin + size, len(keys)))
-        inside = (key_of_row >= chosen.start) & (key_of_row < chosen.stop)
-        verdict_of = np.where(inside, key_of_row - chosen.start, -1)
+        end = min(begin + size, len(keys))
+        verdict_of = np.where((key_of_row >= begin) & (key_of_row < end), key_of_row - begin, -1)
+        some = keys.take(np.arange(begin, end))
         # No name for the verdicts: it would keep them while the next ones are laid out.
-        yield Judged(
-            lay_out(given, merged, keys, chosen, plan) if len(keys) else VERDICT.empty_table(), events, verdict_of
-        )
+        yield Judged(lay_out(given, some, messages, plan) if end else VERDICT.empty_table(), events, verdict_of)
 
 
 def _prepare(columns: Mapping[str, Column]) -> tuple[Input, Column]:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_jobs.columns import as_rows, encode, find_groups, index_rows, join_codes, take_rows
+from spark_jobs.columns import as_rows, encode, find_groups, join_codes, take_rows
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
@@ -28,6 +27,7 @@ from spark_jobs.judging.columns import (
     greatest,
     is_near,
     least_per_group,
+    number_equals,
     rank_words,
 )
 from spark_jobs.judging.identity import (
@@ -40,18 +40,15 @@ from spark_jobs.judging.identity import (
     message_key,
     name_identities,
 )
-from spark_jobs.judging.merge import COUNTS, OTLP
-from spark_jobs.schemas import SIDE_FIELDS, bare
+from spark_jobs.judging.merge import OTLP
+from spark_jobs.schemas import bare
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from spark_jobs.columns import Codes, Column, Ints, Mask
     from spark_jobs.judging.merge import Input, Merged
 
-EXACT: Final = 1
-_STRONG, _WEAK = 2, 3
+_EXACT, _STRONG, _WEAK = 1, 2, 3
 BLOCK: Final = 1024
 """So many one-sided events of one message and kind are compared at least; at most five times as many."""
 _REACH: Final = 32
@@ -94,7 +91,7 @@ def match_partial_keys(given: Input, merged: Merged, tolerance_ms: int) -> Pairs
         return _NO_PAIRS
     line = _lay_out(given, merged, concerned)
     natives, spans = _candidates(line)
-    level = _key_level(_Features.of(given, merged, line.group), natives, spans)
+    level = _key_level(_Features.of(given, merged.take(line.group)), natives, spans)
     natives, spans, level = (each[level > 0] for each in (natives, spans, level))
     order = _best_first(line, natives, spans, level, tolerance_ms)
     chosen = order[_choose(natives[order], spans[order], len(line.group))]
@@ -102,27 +99,25 @@ def match_partial_keys(given: Input, merged: Merged, tolerance_ms: int) -> Pairs
 
 
 def _groups_concerned(merged: Merged) -> Ints:
-    has_native, has_otlp = (merged.rows[:, :OTLP] >= 0).any(axis=1), merged.rows[:, OTLP] >= 0
-    alone = (has_native ^ has_otlp) & (merged.kind != MENTIONED)
+    alone = (merged.on_native ^ merged.on_otlp) & (merged.kind != MENTIONED)
     of_message = merged.message * len(KINDS) + merged.kind
-    both = np.intersect1d(of_message[alone & has_native], of_message[alone & has_otlp])
+    both = np.intersect1d(of_message[alone & merged.on_native], of_message[alone & merged.on_otlp])
     return np.flatnonzero(alone & np.isin(of_message, both)) if len(both) else np.empty(0, np.int64)
 
 
 def _lay_out(given: Input, merged: Merged, groups: Ints) -> _Timeline:
-    is_otlp = merged.rows[groups, OTLP] >= 0
-    known = (merged.native_start, merged.native_end, merged.otlp_start, merged.otlp_end)
-    starts = known[0]
-    for other in known[1:]:
+    alone = merged.take(groups)
+    is_otlp, starts = alone.on_otlp, alone.native.start
+    for other in (alone.native.end, alone.otlp.start, alone.otlp.end):
         starts = starts.coalesce(other)
-    start = starts.take(groups).filled(LATEST)
-    identities = _name_identities(given, merged, groups)
-    hashes = NullableInts.of(_column(given, merged, groups, "raw_hash")).filled(0)
-    of_message = merged.message[groups] * len(KINDS) + merged.kind[groups]
+    start = starts.filled(LATEST)
+    identities = _name_identities(given, alone)
+    hashes = NullableInts.of(_column(given, alone, "raw_hash")).filled(0)
+    of_message = alone.message * len(KINDS) + alone.kind
     order = np.lexsort((rank_words(identities.words)[identities.values], hashes, start, of_message))
     groups, start, is_otlp, of_message = groups[order], start[order], is_otlp[order], of_message[order]
-    begins = _run_begins(of_message)
-    so_far = np.cumsum(is_otlp)
+    begins = np.arange(len(groups)) - number_equals(of_message)
+    so_far: Ints = np.cumsum(is_otlp)
     seen = so_far - (so_far - is_otlp)[begins]
     block = _cut_blocks(start, begins)
     order = np.lexsort((np.arange(len(block)), is_otlp, block))
@@ -132,21 +127,15 @@ def _lay_out(given: Input, merged: Merged, groups: Ints) -> _Timeline:
         start=NullableInts(start[order], np.ones(len(order), bool)),
         is_otlp=is_otlp,
         block=block,
-        place=np.arange(len(block)) - _run_begins(block * 2 + is_otlp),
+        place=number_equals(block * 2 + is_otlp),
         seen=seen[order],
     )
 
 
-def _name_identities(given: Input, merged: Merged, groups: Ints) -> Codes:
-    rows = merged.any_row[groups]
+def _name_identities(given: Input, alone: Merged) -> Codes:
+    rows = alone.any_row
     columns = {name: take_rows(given.events[name], rows) for name in (*KEY_COLUMNS, *IDENTITY_COLUMNS)}
-    return encode(name_identities(columns, message_key(columns), merged.kind[groups], given.is_native[rows]))
-
-
-def _run_begins(codes: Ints) -> Ints:
-    rows = np.arange(len(codes))
-    is_first = np.r_[True, codes[1:] != codes[:-1]]
-    return np.maximum.accumulate(np.where(is_first, rows, 0))
+    return encode(name_identities(columns, message_key(columns), alone.kind, given.is_native[rows]))
 
 
 def _cut_blocks(start: Ints, begins: Ints) -> Ints:
@@ -200,15 +189,15 @@ class _Features:
     topic: Codes
 
     @classmethod
-    def of(cls, given: Input, merged: Merged, groups: Ints) -> _Features:
+    def of(cls, given: Input, alone: Merged) -> _Features:
         def column(name: str) -> Column:
-            return _column(given, merged, groups, name)
+            return _column(given, alone, name)
 
         topics = encode(column("topic"))
         bare_topics = pa.array([bare(word) for word in topics.words] + [None], pa.string())
         return cls(
-            kind=merged.kind[groups],
-            is_full=merged.is_full[groups],
+            kind=alone.kind,
+            is_full=alone.is_full,
             group_name=encode(column("group_name")),
             state=encode(column("transaction_state")).values,
             check=encode(column("from_transaction_check")).values,
@@ -217,8 +206,8 @@ class _Features:
         )
 
 
-def _column(given: Input, merged: Merged, groups: Ints, name: str) -> Column:
-    return coalesce_rows(given.events[name], [*merged.native_rows(groups), merged.otlp_rows(groups)])
+def _column(given: Input, merged: Merged, name: str) -> Column:
+    return coalesce_rows(given.events[name], [*merged.native_rows(), merged.rows[:, OTLP]])
 
 
 def _key_level(event: _Features, natives: Ints, spans: Ints) -> Ints:
@@ -288,175 +277,62 @@ def _choose(natives: Ints, spans: Ints, events: int) -> Ints:
     return np.concatenate(made) if made else np.empty(0, np.int64)
 
 
+def join_pairs(merged: Merged, pairs: Pairs) -> tuple[Merged, Ints]:
+    """Return the canonical keys: what met, what was paired, what stayed alone; and of each event its key, else -1."""
+    spans = np.arange(len(merged))
+    spans[pairs.native] = pairs.otlp
+    is_key = np.asarray(merged.kind != MENTIONED)
+    is_key[pairs.otlp] = False
+    kept = np.flatnonzero(is_key)
+    key_of = np.full(len(merged), -1, np.int32)
+    key_of[kept] = np.arange(len(kept))
+    key_of[pairs.otlp] = key_of[pairs.native]
+    keys = merged.take(kept, spans[kept])
+    keys.level[keys.on_native & keys.on_otlp] = _EXACT
+    keys.level[key_of[pairs.native]] = pairs.level
+    return keys, key_of
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """One row per canonical key: its groups of ``Merged`` (-1 for an absent side) and its message's context.
+class Messages:
+    """The context of each message: its first send, and whether a malformed record of either side names it."""
 
-    ``level`` is 1 where both sides met at their full identity, 2 or 3 where they were paired, 0 on one-sided keys.
-    ``sent_topic`` is the row of ``topics`` with the topic of the message's send.
-    """
-
-    native: Ints
-    otlp: Ints
-    level: Ints
-    message: Ints
-    kind: Ints
-    counts: Mapping[str, Ints]
-    has_before: Mask
-    has_after: Mask
-    is_conflicting: Mask
-    is_equivalent: Mask
     sent: NullableInts
     sent_end: NullableInts
     sent_in_batch: Mask
+    topic: Column
     native_damaged: Mask
     otlp_damaged: Mask
-    sent_topic: Ints
-    topics: Column
-
-    def __len__(self) -> int:
-        return len(self.kind)
 
 
-def find_keys(given: Input, merged: Merged, pairs: Pairs) -> Keys:
-    """Return the keys of a bucket; rows that only mention a message are none."""
-    native, otlp, level = _sides(merged, pairs)
-    one = np.where(native >= 0, native, otlp)
-    message, kind = merged.message[one], merged.kind[one]
-
-    def flag(of_group: Mask) -> Mask:
-        return (of_group[native] & (native >= 0)) | (of_group[otlp] & (otlp >= 0))
-
-    def total(of_group: Ints) -> Ints:
-        return np.where(native >= 0, of_group[native], 0) + np.where((otlp >= 0) & (otlp != native), of_group[otlp], 0)
-
-    return Keys(
-        native=native,
-        otlp=otlp,
-        level=level,
-        message=message,
-        kind=kind,
-        counts={name: total(merged.counts[name]) for name in COUNTS},
-        has_before=flag(merged.records[:, 0] > 0),
-        has_after=flag(merged.records[:, 1] > 0),
-        is_conflicting=flag(merged.is_conflicting),
-        is_equivalent=flag(merged.is_equivalent),
-        native_damaged=_find_damaged(given, merged, merged.rows[:, OTLP] < 0)[message],
-        otlp_damaged=_find_damaged(given, merged, merged.rows[:, OTLP] >= 0)[message],
-        **_find_sends(given, merged, native, otlp, message),
+def describe_messages(given: Input, keys: Merged) -> Messages:
+    """Return the context of the messages of a bucket."""
+    sends = keys.take(np.flatnonzero(keys.kind == PUBLISH))
+    starts, ends = sends.native.start.coalesce(sends.otlp.start), sends.native.end.coalesce(sends.otlp.end)
+    topics = encode(_column(given, sends, "topic"))
+    ranks = rank_words(topics.words)[topics.values]
+    topic = least_per_group(sends.message, given.messages, NullableInts(ranks, ranks >= 0))
+    mentioned = given.kinds == MENTIONED
+    return Messages(
+        sent=least_per_group(sends.message, given.messages, starts),
+        sent_end=least_per_group(sends.message, given.messages, ends),
+        sent_in_batch=_mark(given, sends.message[_is_of_batch(given, sends)]),
+        topic=take_rows(pa.array(sorted(topics.words), pa.string()), topic.filled(-1)),
+        native_damaged=_mark(given, given.message_of[mentioned & given.is_native]),
+        otlp_damaged=_mark(given, given.message_of[mentioned & ~given.is_native]),
     )
 
 
-def _sides(merged: Merged, pairs: Pairs) -> tuple[Ints, Ints, Ints]:
-    """Return native group, span group and level of each key: what met, what was paired, what stayed alone."""
-    groups = np.arange(len(merged.kind), dtype=np.int32)
-    on_native, on_otlp = np.asarray((merged.rows[:, :OTLP] >= 0).any(axis=1)), merged.rows[:, OTLP] >= 0
-    partner, level = np.where(on_otlp, groups, -1), np.where(on_native & on_otlp, EXACT, 0).astype(np.int32)
-    partner[pairs.native], level[pairs.native] = pairs.otlp, pairs.level
-    is_key = np.ones(len(groups), bool)
-    is_key[np.flatnonzero(merged.kind == MENTIONED)] = False
-    is_key[pairs.otlp] = False
-    kept = groups[is_key]
-    return np.where(on_native[kept], kept, -1), partner[kept], level[kept]
-
-
-def _find_damaged(given: Input, merged: Merged, on_side: Mask) -> Mask:
-    """Return which messages of the bucket a malformed record of one side names."""
+def _mark(given: Input, messages: Ints) -> Mask:
     found = np.zeros(given.messages, bool)
-    found[merged.message[(merged.kind == MENTIONED) & on_side]] = True
+    found[messages] = True
     return found
 
 
-def _find_sends(given: Input, merged: Merged, native: Ints, otlp: Ints, message_of: Ints) -> dict[str, Any]:
-    """Return what ``Keys`` has of the sends of each key's message."""
-    sends = merged.kind[np.where(native >= 0, native, otlp)] == PUBLISH
-    native, otlp, message = native[sends], otlp[sends], message_of[sends]
-    starts = merged.native_start.take(native).coalesce(merged.otlp_start.take(otlp))
-    ends = merged.native_end.take(native).coalesce(merged.otlp_end.take(otlp))
-    topics = encode(_field(given, merged, native, otlp, "topic"))
-    ranks = rank_words(topics.words)[topics.values]
-    topic = least_per_group(message, given.messages, NullableInts(ranks, ranks >= 0))
-    in_batch = np.zeros(given.messages, bool)
-    in_batch[message[_is_of_batch(given, merged, native, otlp)]] = True
-    return {
-        "sent": least_per_group(message, given.messages, starts).take(message_of),
-        "sent_end": least_per_group(message, given.messages, ends).take(message_of),
-        "sent_in_batch": in_batch[message_of],
-        "sent_topic": topic.filled(-1)[message_of],
-        "topics": pa.array([*sorted(topics.words)], pa.string()),
-    }
-
-
-def _field(given: Input, merged: Merged, native: Ints, otlp: Ints, name: str) -> Column:
-    return coalesce_rows(given.events[name], [*merged.native_rows(native), merged.otlp_rows(otlp)])
-
-
-def _is_of_batch(given: Input, merged: Merged, native: Ints, otlp: Ints) -> Mask:
+def _is_of_batch(given: Input, sends: Merged) -> Mask:
     """Return which sends are of a batch: by their size, or because the span is a ``create`` span, which has none."""
-    sizes = given.events["batch_size"]
-    spans = merged.otlp_rows(otlp)
-    of_native = NullableInts.of(coalesce_rows(sizes, merged.native_rows(native)))
+    sizes, spans = given.events["batch_size"], sends.rows[:, OTLP]
+    of_native = NullableInts.of(coalesce_rows(sizes, sends.native_rows()))
     of_span = NullableInts.of(take_rows(sizes, spans))
     is_created = equals(take_rows(given.events["writer"], spans), "java-agent-new") & ~of_span.known
     return greatest(of_native, of_span).exceeds(1) | is_created
-
-
-def fill_topics(topics: Column, keys: Keys, chosen: slice) -> Column:
-    """Return the topics of the chosen keys; one that names none has its send's (native deliveries carry no topic)."""
-    if not topics.null_count:
-        return topics
-    return pc.coalesce(topics, take_rows(keys.topics, keys.sent_topic[chosen]))
-
-
-_CARRIED: Final = frozenset({"first_seen_run", "left_as"})
-
-
-class Sides:
-    """Both sides of the keys in ``chosen``; a field is null where its side is absent."""
-
-    def __init__(self, given: Input, merged: Merged, keys: Keys, chosen: slice) -> None:
-        self._events = given.events
-        self._folded = merged
-        self._native = keys.native[chosen]
-        self._otlp = keys.otlp[chosen]
-        self._native_rows = merged.native_rows(self._native)
-        self._first_native, self._span = index_rows(self._native_rows[0]), index_rows(merged.otlp_rows(self._otlp))
-        self._known: dict[tuple[str, str], Column] = {}
-        self.kind = keys.kind[chosen]
-        self.on_native = self._native >= 0
-        self.on_otlp = self._otlp >= 0
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def native(self, name: str) -> Column:
-        """Return a field of the native side: the start of the first half, the outcome of the second."""
-        if ("native", name) not in self._known:
-            self._known["native", name] = self._read_native(name).cast(SIDE_FIELDS[name])
-        return self._known["native", name]
-
-    def otlp(self, name: str) -> Column:
-        """Return a field of the span."""
-        if ("otlp", name) not in self._known:
-            found = self._read_carried("otlp", name) if name in _CARRIED else take_rows(self._events[name], self._span)
-            self._known["otlp", name] = found.cast(SIDE_FIELDS[name])
-        return self._known["otlp", name]
-
-    def _read_native(self, name: str) -> Column:
-        if name == "start_ms":
-            return self._folded.native_start.take(self._native).to_arrow()
-        if name == "end_ms":
-            return self._folded.native_end.take(self._native).to_arrow()
-        if name == "arrival_ms":
-            parts = (NullableInts.of(take_rows(self._events[name], rows)) for rows in self._native_rows)
-            return greatest(*parts).to_arrow()
-        if name in _CARRIED:
-            return self._read_carried("native", name)
-        return coalesce_rows(self._events[name], self._native_rows, self._first_native)
-
-    def _read_carried(self, side: str, name: str) -> Column:
-        groups = self._native if side == "native" else self._otlp
-        if name == "first_seen_run":
-            return self._folded.first_seen[side].take(groups).to_arrow()
-        ranks = self._folded.left_as[side].take(groups).filled(-1)
-        return take_rows(pa.array(self._folded.left_words, pa.string()), ranks)

@@ -8,16 +8,24 @@ order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import encode, find_groups, index_rows, join_codes, take_rows
-from spark_jobs.judging.columns import LATEST, NullableInts, coalesce_rows, equals, least_per_group, rank_words
+from spark_jobs.judging.columns import (
+    LATEST,
+    NullableInts,
+    coalesce_rows,
+    equals,
+    greatest,
+    least_per_group,
+    rank_words,
+)
 from spark_jobs.judging.identity import KINDS, has_full_key
-from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.schemas import COMPARED_FIELDS, SIDE_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,45 +58,75 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
-    """One row per message, kind and identity. ``rows`` has a column per part: the input row kept, -1 for none.
+class MergedSide:
+    """The times of events on one side, and the least ``first_seen_run`` and ``left_as`` of its rows.
 
-    ``counts`` are ``COUNTS``; ``first_seen`` and ``left_as`` (ranks of ``left_words``) are the least of each side's.
     The native times are those of both halves: the start from the one, the end from the other.
     """
 
-    group_of: Ints
+    start: NullableInts
+    end: NullableInts
+    first_seen: NullableInts
+    left_as: Column
+
+    def take(self, rows: Ints) -> MergedSide:
+        """Return some of the events."""
+        numbers = {name: getattr(self, name).take(rows) for name in ("start", "end", "first_seen")}
+        return MergedSide(**numbers, left_as=take_rows(self.left_as, rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """One row per event: first of each message, kind and identity, and later of each canonical key.
+
+    ``level`` is 1 where both sides met at their full identity, 2 or 3 where they were paired, 0 on one side only. By
+    part there are the input row kept (-1 for none), how many records it has, and how many differ in bytes or content.
+    """
+
     message: Ints
     kind: Ints
     any_row: Ints
+    is_full: Mask
+    level: Ints
     rows: Ints
     records: Ints
-    counts: Mapping[str, Ints]
-    is_full: Mask
-    is_conflicting: Mask
-    is_equivalent: Mask
-    first_seen: Mapping[str, NullableInts]
-    left_as: Mapping[str, NullableInts]
-    left_words: tuple[str, ...]
-    native_start: NullableInts
-    native_end: NullableInts
-    otlp_start: NullableInts
-    otlp_end: NullableInts
+    versions: Ints
+    contents: Ints
+    native: MergedSide
+    otlp: MergedSide
 
-    def native_rows(self, groups: Ints) -> list[Ints]:
-        """Return the input rows of the native parts of ``groups`` (-1 for no group), best first, missing ones last."""
-        rows = np.where((groups >= 0)[:, None], self.rows[groups, _NATIVE], -1)
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def on_native(self) -> Mask:
+        """Which events have a native record."""
+        return np.asarray((self.rows[:, _NATIVE] >= 0).any(axis=1))
+
+    @property
+    def on_otlp(self) -> Mask:
+        """Which events have a span."""
+        return np.asarray(self.rows[:, OTLP] >= 0)
+
+    def native_rows(self) -> list[Ints]:
+        """Return the input rows of the native parts, best first, missing ones last."""
+        rows = self.rows[:, _NATIVE]
         rows = np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)
         first, *others = (np.ascontiguousarray(column) for column in rows.T)
         return [first, *(column for column in others if (column >= 0).any())]
 
-    def otlp_rows(self, groups: Ints) -> Ints:
-        """Return the input rows of the spans of ``groups`` (-1 for no group)."""
-        return np.where(groups >= 0, self.rows[groups, OTLP], -1)
+    def take(self, rows: Ints, spans: Ints | None = None) -> Merged:
+        """Return some of the events; ``spans`` are those whose span they have, by default their own."""
+        spans = rows if spans is None else spans
+        parts = {name: getattr(self, name)[rows] for name in ("rows", "records", "versions", "contents")}
+        for name, of_part in parts.items():
+            of_part[:, OTLP] = getattr(self, name)[spans, OTLP]
+        whole = {name: getattr(self, name)[rows] for name in ("message", "kind", "any_row", "is_full", "level")}
+        return Merged(**whole, **parts, native=self.native.take(rows), otlp=self.otlp.take(spans))
 
 
-def merge_records(given: Input) -> Merged:
-    """Return the merged rows of a bucket."""
+def merge_records(given: Input) -> tuple[Merged, Ints]:
+    """Return the events of a bucket, and of each row the number of its event."""
     identities = int(given.identity_of.max(initial=0)) + 1
     parts = ((given.message_of, given.messages), (given.kinds, len(KINDS)), (given.identity_of, identities))
     # 32 bits: these are held of every row until the last verdict is made.
@@ -104,30 +142,20 @@ def merge_records(given: Input) -> Merged:
     if len(several):
         _choose_among_copies(given.events, several, slot_of, kept)
         _count_versions(given.events, several, slot_of, different_bytes, different_values)
-    shape = (len(any_row), _PARTS)
-    rows, records, versions = kept.reshape(shape), records.reshape(shape), different_bytes.reshape(shape)
     is_full = np.ones(len(any_row), bool)
     is_full[group_of[~has_full_key(given.events, given.kinds)]] = False
-    values = different_values.reshape(shape)
-    left_words, left_ranks = _rank_left_as(given.events["left_as"])
-    first_seen = NullableInts.of(given.events["first_seen_run"])
-    sides = {"native": given.is_native, "otlp": ~given.is_native}
-    return Merged(
-        group_of=group_of,
+    counts = {"rows": kept, "records": records, "versions": different_bytes, "contents": different_values}
+    shaped: dict[str, Any] = {name: found.reshape(len(any_row), _PARTS) for name, found in counts.items()}
+    merged = Merged(
         message=given.message_of[any_row],
         kind=given.kinds[any_row],
         any_row=any_row,
-        rows=rows,
-        records=records,
-        counts=_count(records, versions),
         is_full=is_full,
-        is_conflicting=np.asarray((values > 1).any(axis=1)),
-        is_equivalent=np.asarray(((versions > 1) & (values == 1)).any(axis=1)),
-        first_seen={side: least_per_group(group_of, len(any_row), first_seen.where(on)) for side, on in sides.items()},
-        left_as={side: least_per_group(group_of, len(any_row), left_ranks.where(on)) for side, on in sides.items()},
-        left_words=left_words,
-        **_merge_times(given.events, rows, records),
+        level=np.zeros(len(any_row), np.int32),
+        **shaped,
+        **_merge_sides(given, group_of, shaped["rows"], shaped["records"]),
     )
+    return merged, group_of
 
 
 def _part_of(given: Input) -> Ints:
@@ -177,15 +205,10 @@ def _as_scalar(column: Column) -> Column:
     return pc.binary_join(column, "\x00") if pa.types.is_list(column.type) else column
 
 
-def _rank_left_as(column: Column) -> tuple[tuple[str, ...], NullableInts]:
-    codes = encode(column)
-    ranks = rank_words(codes.words)[codes.values]
-    return tuple(sorted(codes.words)), NullableInts(ranks, ranks >= 0)
-
-
-def _count(records: Ints, versions: Ints) -> dict[str, Ints]:
-    native, native_versions = records[:, _NATIVE], versions[:, _NATIVE]
-    spans, span_versions = records[:, OTLP], versions[:, OTLP]
+def count_records(merged: Merged) -> dict[str, Ints]:
+    """Return ``COUNTS`` of each event."""
+    native, native_versions = merged.records[:, _NATIVE], merged.versions[:, _NATIVE]
+    spans, span_versions = merged.records[:, OTLP], merged.versions[:, OTLP]
     return {
         "native_count": native.max(axis=1),
         "native_records": native.sum(axis=1, dtype=np.int32),
@@ -199,7 +222,25 @@ def _count(records: Ints, versions: Ints) -> dict[str, Ints]:
     }
 
 
-def _merge_times(events: Mapping[str, Column], rows: Ints, records: Ints) -> dict[str, NullableInts]:
+def _merge_sides(given: Input, group_of: Ints, rows: Ints, records: Ints) -> dict[str, Any]:
+    times, runs = _merge_times(given.events, rows, records), NullableInts.of(given.events["first_seen_run"])
+    left_as = encode(given.events["left_as"])
+    ranks = rank_words(left_as.words)[left_as.values]
+    words = pa.array(sorted(left_as.words), pa.string())
+    found = {}
+    for side, on_side in (("native", given.is_native), ("otlp", ~given.is_native)):
+        seen, left = (
+            least_per_group(group_of, len(rows), values.where(on_side))
+            for values in (runs, NullableInts(ranks, ranks >= 0))
+        )
+        start, end = times[side]
+        found[side] = MergedSide(start=start, end=end, first_seen=seen, left_as=take_rows(words, left.filled(-1)))
+    return found
+
+
+def _merge_times(
+    events: Mapping[str, Column], rows: Ints, records: Ints
+) -> dict[str, tuple[NullableInts, NullableInts]]:
     """Return start and end per side; a missing native half is computed from the other one and the cost."""
     native, spans = [rows[:, part] for part in (BEFORE, AFTER, WHOLE)], index_rows(rows[:, OTLP])
 
@@ -213,8 +254,43 @@ def _merge_times(events: Mapping[str, Column], rows: Ints, records: Ints) -> dic
     one = NullableInts.constant(len(rows), 1)
     elapsed = of_native("cost_ms") * of_native("batch_size").coalesce(of_span("batch_size")).coalesce(one)
     return {
-        "native_start": start.coalesce(end - elapsed),
-        "native_end": end.coalesce((start + elapsed).where(records[:, AFTER] > 0)),
-        "otlp_start": of_span("start_ms"),
-        "otlp_end": of_span("end_ms"),
+        "native": (start.coalesce(end - elapsed), end.coalesce((start + elapsed).where(records[:, AFTER] > 0))),
+        "otlp": (of_span("start_ms"), of_span("end_ms")),
     }
+
+
+class Sides:
+    """Both sides of some events; a field is null where its side is absent."""
+
+    def __init__(self, events: Mapping[str, Column], merged: Merged) -> None:
+        self.kind, self.on_native, self.on_otlp = merged.kind, merged.on_native, merged.on_otlp
+        self._events, self._native_rows = events, merged.native_rows()
+        self._first_native, self._span = index_rows(self._native_rows[0]), index_rows(merged.rows[:, OTLP])
+        self._known: dict[tuple[str, str], Column] = {}
+        for side, of_side in (("native", merged.native), ("otlp", merged.otlp)):
+            self._known[side, "start_ms"], self._known[side, "end_ms"] = (
+                of_side.start.to_arrow(),
+                of_side.end.to_arrow(),
+            )
+            self._known[side, "first_seen_run"] = of_side.first_seen.to_arrow(SIDE_FIELDS["first_seen_run"])
+            self._known[side, "left_as"] = of_side.left_as
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def native(self, name: str) -> Column:
+        """Return a field of the native side: the start of the first half, the outcome of the second."""
+        if ("native", name) not in self._known:
+            column = self._events[name]
+            if name == "arrival_ms":
+                found = greatest(*(NullableInts.of(take_rows(column, rows)) for rows in self._native_rows)).to_arrow()
+            else:
+                found = coalesce_rows(column, self._native_rows, self._first_native)
+            self._known["native", name] = found.cast(SIDE_FIELDS[name])
+        return self._known["native", name]
+
+    def otlp(self, name: str) -> Column:
+        """Return a field of the span."""
+        if ("otlp", name) not in self._known:
+            self._known["otlp", name] = take_rows(self._events[name], self._span).cast(SIDE_FIELDS[name])
+        return self._known["otlp", name]

@@ -13,8 +13,7 @@ from spark_jobs.columns import apply_to_distinct, as_rows, encode, find_groups, 
 from spark_jobs.judging.columns import NullableInts, greatest
 from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_other
 from spark_jobs.judging.identity import CONSUME, KINDS
-from spark_jobs.judging.match import Sides, fill_topics
-from spark_jobs.judging.merge import COUNTS
+from spark_jobs.judging.merge import AFTER, BEFORE, Sides, count_records
 from spark_jobs.judging.plan import Alone
 from spark_jobs.judging.status import Evidence, decide
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.judging.compare import Compared
-    from spark_jobs.judging.match import Keys
+    from spark_jobs.judging.match import Messages
     from spark_jobs.judging.merge import Input, Merged
     from spark_jobs.judging.plan import Plan
 
@@ -32,21 +31,21 @@ _TIMINGS: Final = ("no_time", "future", "late_both", "late_native", "late_otlp",
 _DUPLICATES: Final = ("conflicting", "equivalent", "exact", None)
 
 
-def lay_out(given: Input, merged: Merged, keys: Keys, chosen: slice, plan: Plan) -> pa.Table:
-    """Return ``VERDICT`` of the keys in ``chosen``; ``lifecycle`` is null."""
-    sides = Sides(given, merged, keys, chosen)
+def lay_out(given: Input, keys: Merged, messages: Messages, plan: Plan) -> pa.Table:
+    """Return ``VERDICT`` of some keys; ``lifecycle`` is null."""
+    sides = Sides(given.events, keys)
     times = _Times(sides)
     compared = compare_sides(sides, plan)
-    one = np.where(keys.native[chosen] >= 0, keys.native[chosen], keys.otlp[chosen])
-    msg_ids = take_rows(given.events["msg_id"], merged.any_row[one])
-    topics = fill_topics(_either(sides, "topic"), keys, chosen)
-    counts = {name: keys.counts[name][chosen] for name in COUNTS}
-    rules = _find_rules(sides, topics, is_known(msg_ids), keys.sent_in_batch[chosen], plan)
-    status, reason, detail = _decide(sides, times, compared, counts, keys, chosen, rules, plan)
+    msg_ids, topics = take_rows(given.events["msg_id"], keys.any_row), _either(sides, "topic")
+    if topics.null_count:  # native deliveries carry no topic: they have their send's
+        topics = pc.coalesce(topics, take_rows(messages.topic, keys.message))
+    counts = count_records(keys)
+    rules = _find_rules(sides, topics, is_known(msg_ids), messages.sent_in_batch[keys.message], plan)
+    damaged = np.where(sides.on_native, messages.otlp_damaged[keys.message], messages.native_damaged[keys.message])
+    status, reason, detail = _decide(keys, sides, times, compared, counts, damaged, rules, plan)
     is_consume = sides.kind == CONSUME
-    queue = (times.own_start - keys.sent_end.take(np.arange(len(keys))[chosen])).where(is_consume)
-    end_to_end = (times.own_end - keys.sent.take(np.arange(len(keys))[chosen])).where(is_consume)
-    level = keys.level[chosen]
+    queue = (times.own_start - messages.sent_end.take(keys.message)).where(is_consume)
+    end_to_end = (times.own_end - messages.sent.take(keys.message)).where(is_consume)
     columns = {
         "kind": pa.array(KINDS, pa.string()).take(as_rows(sides.kind)),
         "msg_id": msg_ids,
@@ -57,11 +56,11 @@ def lay_out(given: Input, merged: Merged, keys: Keys, chosen: slice, plan: Plan)
         "status": status,
         "reason": reason,
         "reason_detail": detail,
-        "key_level": pa.array(level, mask=level == 0),
+        "key_level": pa.array(keys.level, mask=keys.level == 0),
         "timing": pa.array(_TIMINGS).take(as_rows(times.timing(plan.late_after_ms))),
         "event_ms": times.event.to_arrow(),
         **counts,
-        "duplicates": _name_duplicates(keys, chosen, counts),
+        "duplicates": _name_duplicates(keys, counts),
         "queue_ms": queue.to_arrow(),
         "end_to_end_ms": end_to_end.to_arrow(),
         "field_verdicts": compared.field_verdicts,
@@ -143,18 +142,17 @@ def _find_rule(plan: Plan, *values: Any) -> int:
 
 
 def _decide(  # noqa: PLR0913, PLR0917 - all that decides about a key
+    keys: Merged,
     sides: Sides,
     times: _Times,
     compared: Compared,
     counts: Mapping[str, Ints],
-    keys: Keys,
-    chosen: slice,
+    damaged: Mask,
     rules: Ints,
     plan: Plan,
 ) -> list[Column]:
     """Return status, reason and detail: ``decide`` is called once per distinct evidence."""
     age = NullableInts.constant(len(sides), plan.data_end_ms) - times.native_start
-    damaged = np.where(sides.on_native, keys.otlp_damaged[chosen], keys.native_damaged[chosen])
     flags = {
         "on_native": sides.on_native,
         "on_otlp": sides.on_otlp,
@@ -163,8 +161,8 @@ def _decide(  # noqa: PLR0913, PLR0917 - all that decides about a key
         "otlp_excess": counts["otlp_exact_duplicates"] + counts["otlp_other_duplicates"] > 0,
         "differs": compared.differs,
         "all_equal": compared.all_equal,
-        "has_before": keys.has_before[chosen],
-        "has_after": keys.has_after[chosen],
+        "has_before": keys.records[:, BEFORE] > 0,
+        "has_after": keys.records[:, AFTER] > 0,
         "is_young": age.known & (age.values <= plan.consume_timeout_ms),
         "is_damaged": damaged,
         "is_unsettled": _is_unsettled(times, plan),
@@ -202,9 +200,11 @@ def _is_unsettled(times: _Times, plan: Plan) -> Mask:
     return times.last.exceeds(plan.horizon_ms)
 
 
-def _name_duplicates(keys: Keys, chosen: slice, counts: Mapping[str, Ints]) -> Column:
+def _name_duplicates(keys: Merged, counts: Mapping[str, Ints]) -> Column:
+    conflicting = (keys.contents > 1).any(axis=1)
+    equivalent = ((keys.versions > 1) & (keys.contents == 1)).any(axis=1)
     exact = counts["native_exact_duplicates"] + counts["otlp_exact_duplicates"] > 0
-    codes = np.select([keys.is_conflicting[chosen], keys.is_equivalent[chosen], exact], [0, 1, 2], 3)
+    codes = np.select([conflicting, equivalent, exact], [0, 1, 2], 3)
     return pa.array(_DUPLICATES, pa.string()).take(as_rows(codes))
 
 

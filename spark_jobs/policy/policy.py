@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 if sys.version_info >= (3, 11):
@@ -22,9 +23,9 @@ from spark_jobs.policy.profiles import (
     NATIVE_CARRIES,
     PROFILES,
     ByDesign,
-    IsKind,
     Profile,
     by_design_rules,
+    is_kind,
     parse_native_writer,
 )
 from spark_jobs.policy.settings import (
@@ -55,17 +56,9 @@ _ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
 _FIELDS: Final = {name: FieldRule(severity="fail" if name in CRITICAL_FIELDS else "warn") for name in COMPARED_FIELDS}
 
 
-@dataclass(frozen=True, slots=True)
-class _IsSilent:
-    """A rule about the one-sided keys that the names of a ``[[silent]]`` table fit."""
-
-    topic: str | None
-    group: str | None
-    service: str | None
-
-    def __call__(self, key: Alone) -> bool:
-        wanted = ((self.topic, key.topic), (self.group, key.group_name), (self.service, key.service))
-        return all(name is None or name == own for name, own in wanted)
+def _is_silent(rule: SilentRule, key: Alone) -> bool:
+    wanted = ((rule.topic, key.topic), (rule.group, key.group_name), (rule.service, key.service))
+    return all(name is None or name == own for name, own in wanted)
 
 
 def _declared(name: str, side: str, when: Callable[[Alone], bool]) -> ByDesign:
@@ -145,8 +138,11 @@ class Policy(Tolerances):
         """The records that the policy file declares absent from a side, as rules of the capability matrix."""
         kinds = ((rule, kind) for rule in self._writers() for kind in rule.never)
         return (
-            *(_declared(f"{rule.writer}_never_records_{kind}", rule.side, IsKind(Kind(kind))) for rule, kind in kinds),
-            *(_declared("silent", rule.side, _IsSilent(rule.topic, rule.group, rule.service)) for rule in self.silent),
+            *(
+                _declared(f"{rule.writer}_never_records_{kind}", rule.side, partial(is_kind, Kind(kind)))
+                for rule, kind in kinds
+            ),
+            *(_declared("silent", rule.side, partial(_is_silent, rule)) for rule in self.silent),
         )
 
     def _writers(self) -> Iterable[WriterRule]:
@@ -417,15 +413,9 @@ def _side_rules(policy: Policy) -> tuple[SideRule, ...]:
     return tuple(SideRule(rule.rule, rule.status.value, rule.when) for rule in rules if rule.when is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class _OfOneWriter:
-    """A rule for the keys of ours, or for the others."""
-
-    holds: Callable[[Alone], bool]
-    is_other: bool
-
-    def __call__(self, key: Alone) -> bool:
-        return key.is_other is self.is_other and self.holds(key)
+def _holds_for(rule: SideRule, is_other: bool, key: Alone) -> bool:  # noqa: FBT001 - bound by partial()
+    """Return whether a rule for the keys of ours, or for the others, holds."""
+    return key.is_other is is_other and rule.holds(key)
 
 
 def _mix(own: Plan, policy: Policy, other: Policy) -> Plan:
@@ -436,7 +426,7 @@ def _mix(own: Plan, policy: Policy, other: Policy) -> Plan:
     rules = ((each, is_other) for is_other, one in ((False, policy), (True, other)) for each in _side_rules(one))
     return replace(
         own,
-        side_rules=tuple(rule._replace(holds=_OfOneWriter(rule.holds, is_other)) for rule, is_other in rules),
+        side_rules=tuple(rule._replace(holds=partial(_holds_for, rule, is_other)) for rule, is_other in rules),
         other=replace(
             own,
             tolerance_ms={name: other.tolerance(name) for name in TIMED_FIELDS},

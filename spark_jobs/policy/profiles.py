@@ -7,6 +7,7 @@ recorded by RocketMQ's own trace and by OpenTelemetry's Java agent (clients 4.9.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
@@ -101,15 +102,9 @@ class ByDesign:
         return profile in self.profiles and name in self.native_writers and old_enough and new_enough
 
 
-@dataclass(frozen=True, slots=True)
-class IsKind:
-    """A rule about every one-sided key of one kind."""
-
-    kind: Kind
-
-    def __call__(self, key: Alone) -> bool:
-        """Return whether the key is of the kind."""
-        return key.kind == self.kind.value
+def is_kind(kind: Kind, key: Alone) -> bool:
+    """Return whether a one-sided key is of this kind."""
+    return key.kind == kind.value
 
 
 def _is_failed_send(key: Alone) -> bool:
@@ -147,9 +142,11 @@ def _unrecorded(rule: str, description: str, **fields: Any) -> ByDesign:
 
 _FROM_THE_KEY: Final = (
     _spanless(
-        "java_agent_makes_no_span_for_transaction_end", "the end of a transaction", when=IsKind(Kind.TRANSACTION_END)
+        "java_agent_makes_no_span_for_transaction_end",
+        "the end of a transaction",
+        when=partial(is_kind, Kind.TRANSACTION_END),
     ),
-    _spanless("java_agent_makes_no_span_for_recall", "a recall", when=IsKind(Kind.RECALL)),
+    _spanless("java_agent_makes_no_span_for_recall", "a recall", when=partial(is_kind, Kind.RECALL)),
     _unrecorded(
         "rocketmq_records_no_failed_send", "a send that the broker refused or that timed out", when=_is_failed_send
     ),

@@ -49,11 +49,15 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
             paths[path] = paths.get(path, False) or named
     files, drops, points = [], [], []
     for path, named in paths.items():
-        found = _read(path, named=named)
-        if found is not None:
-            files.append(str(path))
-            drops += found[0]
-            points += found[1]
+        try:
+            found = _read(path)
+        except _NotALedgerError:
+            if named:
+                raise
+            continue
+        files.append(str(path))
+        drops += found[0]
+        points += found[1]
     counted = drops_of(increments(points))
     drops += counted.drops
     if len(drops) > MOST_ROWS:
@@ -95,34 +99,34 @@ def _files(directory: AnyPath) -> list[AnyPath]:
         raise UsageError(f"--ledger {error.filename or directory} cannot be read: {error.strerror}") from error
 
 
-def _read(path: AnyPath, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:
-    """Return a file's rows and points; ``None`` for another thing that stands in a directory."""
-    text = _text(path, named=named)
-    if text is None:
-        return None
+class _NotALedgerError(UnreadableInputError):
+    """A file is something else, which may stand in a directory that was given."""
+
+
+def _read(path: AnyPath) -> tuple[list[CountedDrop], list[Point]]:
+    """Return a file's rows and points."""
+    text = _text(path)
     if is_prometheus_text(text):
-        return _prometheus(text, path, named=named)
+        return [], list(prometheus_points(text, str(path)))
     drops: list[CountedDrop] = []
     points: list[Point] = []
-    known = False
+    is_known = False
     for place, document in _documents(text, str(path)):
         if "ledger_version" in document:
             drops += _rows(document, path, place)
         elif "resourceMetrics" in document:
             points += _points(document, place)
         elif not _OTHER_SIGNALS & set(document):
-            if named:
-                raise UnreadableInputError(f"--ledger {place} is neither a ledger of mqtrace nor OTLP metrics")
-            return None
+            raise _NotALedgerError(f"--ledger {place} is neither a ledger of mqtrace nor OTLP metrics")
         else:
             continue
-        known = True
-    if named and not known:
-        raise UnreadableInputError(f"--ledger {path} holds no metrics and no ledger: give it to --otlp if it is spans")
-    return (drops, points) if known else None
+        is_known = True
+    if not is_known:
+        raise _NotALedgerError(f"--ledger {path} holds no metrics and no ledger: give it to --otlp if it is spans")
+    return drops, points
 
 
-def _text(path: AnyPath, *, named: bool) -> str | None:
+def _text(path: AnyPath) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"--ledger {path} is larger than {MOST_BYTES >> 20} MiB; give the window's part of it")
@@ -132,18 +136,7 @@ def _text(path: AnyPath, *, named: bool) -> str | None:
     except OSError as error:
         raise UsageError(f"--ledger {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        if named:
-            raise UnreadableInputError(f"--ledger {path} is not text: {error.reason} at byte {error.start}") from error
-        return None
-
-
-def _prometheus(text: str, path: AnyPath, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:
-    try:
-        return [], list(prometheus_points(text, str(path)))
-    except UnreadableInputError:
-        if named:
-            raise
-        return None
+        raise _NotALedgerError(f"--ledger {path} is not text: {error.reason} at byte {error.start}") from error
 
 
 def _documents(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -334,7 +327,7 @@ def _samples(text: str, where: str) -> Iterator[tuple[str, dict[str, str], float
         try:
             yield _sample(bare)
         except (ValueError, IndexError, OverflowError):
-            raise UnreadableInputError(
+            raise _NotALedgerError(
                 f"--ledger {where}: line {number} is not a sample of Prometheus text; {_GIVE}"
             ) from None
 
