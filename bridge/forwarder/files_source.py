@@ -231,27 +231,38 @@ class SpanFilesSource(_FilesSource):
             write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE, indent=0)
             self._done = dict(self._read)
 
-    def _messages(self, path: AnyPath, layout: Layout, changed_ms: int) -> Generator[LandedMessage, None, None]:
-        name, first, forwarded = self._name(path), "", 0
+    def _messages(
+        self, path: AnyPath, layout: Layout, changed_ms: int, *, forwarded: int | None = None
+    ) -> Iterator[LandedMessage]:
+        """Yield the messages behind those that were read of a file, or of one that it is a copy of.
+
+        Without ``forwarded`` they are taken for the most that were read of any file with the same first message, and
+        the file is read anew if their digest is another one.
+        """
+        name, first, same, most = self._name(path), "", 0, forwarded or 0
+        known: dict[str, int] = {}
         for number, (digest, item) in enumerate(_digested_items(path, layout), start=1):
             if not first and isinstance(item, Message):
                 if not item.content:  # without spans: many files may begin with the same
                     continue
-                first, forwarded = digest, self._count_forwarded(path, layout, digest)
-            if first and number >= forwarded:
+                first = digest
+                if forwarded is None:
+                    entries = (*self._before, *self._read.values())
+                    known = {reached: count for count, reached, begin in entries if begin == first}
+                    most = max(known.values(), default=0)
+            same = known.get(digest, same)
+            if number == most and same < most and forwarded is None:
+                break
+            if first and number >= most:
                 self._read[name] = number, digest, first  # before it is yielded: the caller may commit at once
-            if number <= forwarded:
+            if number <= most:
                 continue
             if isinstance(item, Bad):
                 self._count_bad(f"{name}:{item.ordinal}", item.reason)
             else:
                 yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
-
-    def _count_forwarded(self, path: AnyPath, layout: Layout, first: str) -> int:
-        """Return how many messages of a file are those that were read of it, or of a file that it is a copy of."""
-        known = {digest: count for count, digest, begin in (*self._before, *self._read.values()) if begin == first}
-        digests = (digest for digest, _ in islice(_digested_items(path, layout), max(known.values(), default=0)))
-        return max((known[digest] for digest in digests if digest in known), default=0)
+        if forwarded is None and same < most:
+            yield from self._messages(path, layout, changed_ms, forwarded=same)
 
 
 def _digested_items(path: AnyPath, layout: Layout) -> Iterator[tuple[str, Message | Bad]]:

@@ -125,7 +125,8 @@ def parse_query(
     Raises:
         UsageError: an option is empty.
     """
-    texts = {"--msg-id": msg_id and msg_id.strip(), "--key": key, "--topic": topic, "--group": group}
+    msg_id = None if msg_id is None else msg_id.strip()
+    texts = {"--msg-id": msg_id, "--key": key, "--topic": topic, "--group": group}
     empty = next((option for option, text in texts.items() if text is not None and not text), None)
     if empty:
         raise UsageError(f"{empty} is empty: give the text that the message carries")

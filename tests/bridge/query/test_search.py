@@ -30,6 +30,7 @@ SHELF = Shelf(
 FOUND = {
     "everything": ({}, ["A1", "A2", "B3"]),
     "prefix": ({"msg_id": "A*"}, ["A1", "A2"]),
+    "id with the blanks that it was copied with": ({"msg_id": " A1\n"}, ["A1"]),
     "topic": ({"topic": "refunds"}, ["A2"]),
     "group": ({"group": "stock"}, ["A1"]),
     "failed deliveries of billing": ({"group": "billing", "outcome": OutcomeFilter.FAILED}, ["A2"]),
