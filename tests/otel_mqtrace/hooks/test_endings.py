@@ -319,17 +319,9 @@ def test_call_that_has_ended_does_not_end_again(sender, exporter, caplog):
     assert caplog.records == []
 
 
-def test_thousands_of_deferred_ends_are_drained(sender, exporter):
-    hook = sender()
-    for _ in range(1_500):
-        defer_end(hook, hook.before("orders"), error="abandoned")
-    drain_deferred_ends()
-    assert len(exporter.take_all()) == 1_500
-
-
 def test_interrupted_drain_loses_one_span_at_most(sender, exporter):
     hook = sender()
-    calls = [hook.before("orders") for _ in range(3)]
+    calls = [hook.before("orders") for _ in range(1_500)]
     interrupted = sender()
     interrupted.after = Mock(side_effect=KeyboardInterrupt)
     defer_end(interrupted, calls[0])
@@ -337,9 +329,9 @@ def test_interrupted_drain_loses_one_span_at_most(sender, exporter):
         defer_end(hook, call, error="abandoned")
     with pytest.raises(KeyboardInterrupt):
         drain_deferred_ends()
-    assert len(deferred_ends) == 3
+    assert len(deferred_ends) == 1_500
     drain_deferred_ends()
-    assert len(exporter.take_all()) == 3
+    assert len(exporter.take_all()) == 1_500
 
 
 def test_forked_child_ends_no_span_of_its_parent(sender, exporter):
