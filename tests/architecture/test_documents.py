@@ -1,12 +1,10 @@
 """Documents against code: links, commands, settings, deployment files and make targets."""
 
-import inspect
 import re
 import shlex
 import sys
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from itertools import pairwise
 
 import pytest
@@ -139,13 +137,3 @@ def test_change_log_has_the_version_of_the_project_file():
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == PROJECT["version"]
-
-
-COMMAND_MODULES = sorted(entry_points(group="mqtrace.commands"), key=lambda entry: entry.name)
-
-
-@pytest.mark.parametrize("entry", COMMAND_MODULES, ids=lambda entry: entry.name)
-def test_command_options_are_types_at_run_time(entry):
-    """typer evaluates annotations: a name imported for type checkers only breaks the command."""
-    signature = inspect.signature(entry.load(), eval_str=True)
-    assert all(parameter.annotation is not inspect.Parameter.empty for parameter in signature.parameters.values())

@@ -309,24 +309,19 @@ def test_processor_metrics_go_to_the_global_meter_provider(instrumentor, kafka, 
     assert "otel.sdk.processor.span.processed" in names
 
 
-def test_first_unrecorded_span_is_one_warning(instrumentor, kafka, topic, monkeypatch, caplog):
+@pytest.mark.parametrize(("is_disabled", "warnings"), [("false", 1), ("true", 0)])
+def test_first_unrecorded_span_is_one_warning_unless_the_sdk_is_disabled(
+    instrumentor, kafka, topic, monkeypatch, caplog, is_disabled, warnings
+):
     monkeypatch.delenv("OTEL_PYTHON_TRACER_PROVIDER", raising=False)
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "false")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", is_disabled)
     with caplog.at_level(logging.WARNING):
         instrumentor.instrument()
         assert "no span is recorded" not in caplog.text
         _send(kafka, topic)
         _send(kafka, topic)
-    (warning,) = [record.getMessage() for record in caplog.records if "no span is recorded" in record.getMessage()]
-    assert "opentelemetry-distro" in warning
-
-
-def test_disabled_sdk_is_no_warning(instrumentor, kafka, topic, monkeypatch, caplog):
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    with caplog.at_level(logging.WARNING):
-        instrumentor.instrument()
-        _send(kafka, topic)
-    assert "no span is recorded" not in caplog.text
+    lines = [record.getMessage() for record in caplog.records if "no span is recorded" in record.getMessage()]
+    assert ["opentelemetry-distro" in line for line in lines] == [True] * warnings
 
 
 SEND = """

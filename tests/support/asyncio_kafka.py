@@ -5,12 +5,10 @@ from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-PATIENCE_S = 30
 
-
-def play(story):
+def play(story, *, patience_s=30):
     """Run the coroutine function ``story`` to its end in a new loop; fail when it takes longer than any step should."""
-    return asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+    return asyncio.run(asyncio.wait_for(story(), patience_s))
 
 
 @asynccontextmanager

@@ -76,14 +76,6 @@ def test_commands_are_read_from_any_parts_of_the_stream(commands, cuts):
     assert frames == commands
 
 
-@given(st.lists(st.binary(max_size=64)))
-def test_any_bytes_are_a_command_or_a_protocol_error(parts):
-    reader = FrameReader(max_frame_bytes=1_000)
-    with suppress(ProtocolError):
-        for part in parts:
-            reader.feed(part)
-
-
 @given(st.binary(max_size=200), st.integers(0, 255))
 def test_any_header_is_a_command_or_a_protocol_error(header, kind):
     with suppress(ProtocolError):
@@ -196,12 +188,6 @@ def test_missing_pyarrow_is_reported_with_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"compressed by lz4 .*otel-mqtrace\[reconcile\]"):
         decompress_body(replace(EXPECTED, sys_flag=1 | 1 << 8, stored_body=b""))
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_are_messages_or_a_protocol_error(data):
-    with suppress(ProtocolError):
-        decode_messages(data)
 
 
 @given(st.integers(0, len(IPV6) - 1), st.binary(min_size=1, max_size=8))

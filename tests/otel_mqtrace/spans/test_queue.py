@@ -198,7 +198,12 @@ def test_item_offered_by_a_worker_about_to_sleep_wakes_it_again(monkeypatch):
 # -- finalizers, signal handlers, threads ------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("function", "drop_policy"),
-    [(SpanQueue.offer, "newest"), (SpanQueue.offer, "oldest"), (SpanQueue.take, "oldest")],
+    [
+        (SpanQueue.offer, "newest"),
+        (SpanQueue.offer, "oldest"),
+        (SpanQueue.refuse, "newest"),
+        (SpanQueue.take, "oldest"),
+    ],
 )
 def test_finalizer_may_offer_while_the_same_thread_is_in_the_queue(function, drop_policy):
     for between in every_line_of(function):
@@ -206,6 +211,7 @@ def test_finalizer_may_offer_while_the_same_thread_is_in_the_queue(function, dro
         with between(lambda queue=queue: queue.offer("of a finalizer")):
             for number in range(3):
                 queue.offer(number)
+                assert queue.stats()["pending"] <= 2
             queue.take()
             queue.settle(None)
         left = queue.stats()["pending"]

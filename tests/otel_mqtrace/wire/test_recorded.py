@@ -1,5 +1,6 @@
 """Recorded bodies of real clients and the reference vectors."""
 
+import re
 from enum import IntEnum
 
 import pytest
@@ -7,36 +8,18 @@ import pytest
 from bridge.codec.records_json import body_json
 from otel_mqtrace.model import AccessChannel, TraceType
 from otel_mqtrace.wire.native import decode_body, encode_context
+from otel_mqtrace.wire.native.layout import BEAN_FIELDS, FIELDS
 from tests.support.native_vectors import RECORDED_FILES, VECTORS, json_lines, recorded
 
 # The application put U+0001 and U+0002 into a key, so the record it made is two pieces of nothing.
 EXPLAINED_SCENARIO = "keys_separator"
 EXPLAINED = [(None, "9 fields, needs 12"), ("trace_type", "unknown record type")]
 
-REFERENCE_CONTEXT = {
-    "traceType": "trace_type",
-    "timeStamp": "timestamp_ms",
-    "regionId": "region_id",
-    "groupName": "group_name",
-    "requestId": "request_id",
-    "costTime": "cost_ms",
-    "success": "success",
-    "contextCode": "context_code",
-}
-REFERENCE_BEAN = {
-    "topic": "topic",
-    "msgId": "msg_id",
-    "offsetMsgId": "offset_msg_id",
-    "tags": "tags",
-    "keys": "keys",
-    "storeHost": "store_host",
-    "clientHost": "client_host",
-    "bodyLength": "body_length",
-    "retryTimes": "retry_times",
-    "msgType": "msg_type",
-    "transactionId": "transaction_id",
-    "transactionState": "transaction_state",
-    "fromTransactionCheck": "from_transaction_check",
+REFERENCE_NAMES = {
+    name: {"timestamp_ms": "timeStamp", "cost_ms": "costTime"}.get(name)
+    or re.sub("_(.)", lambda letter: letter[1].upper(), name)
+    for name in ("trace_type", *FIELDS)
+    if name != "exactly_once_status"  # which no reader keeps
 }
 INVENTED = {
     **dict.fromkeys(("regionId", "groupName", "topic", "offsetMsgId", "tags", "keys"), ("",)),
@@ -80,11 +63,10 @@ def test_record_is_read_as_the_reference_reads_it(name, reader):
 
 def _flat(trace_ctx):
     (bean,) = trace_ctx.beans
-    of_context = {key: getattr(trace_ctx, name) for key, name in REFERENCE_CONTEXT.items()}
-    of_bean = {key: getattr(bean, name) for key, name in REFERENCE_BEAN.items()}
+    values = {key: getattr(bean if name in BEAN_FIELDS else trace_ctx, name) for name, key in REFERENCE_NAMES.items()}
     return {
         key: int(value) if isinstance(value, IntEnum) else getattr(value, "value", value)
-        for key, value in {**of_context, **of_bean}.items()
+        for key, value in values.items()
     }
 
 

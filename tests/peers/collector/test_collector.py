@@ -1,10 +1,8 @@
-"""Spans through a real Collector: every layout of its files, an outage, and a pipeline whose two sides are reconciled."""
+"""Spans through a real Collector: every layout of its files, and a pipeline whose two sides are reconciled."""
 
-import base64
 import json
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.testing import RecordingExporter
@@ -75,7 +73,7 @@ TOPICS = ("otlp_spans", "otlp_spans_json")
 
 @pytest.fixture(scope="module")
 def ran(kafka, collector_program, tmp_path_factory):
-    """One run of the whole pipeline: the Collector stopped again, the trace topic landed, Kafka's topics dumped."""
+    """One run of the whole pipeline: the Collector stopped again, the trace topic landed; its folder and the spans."""
     directory = tmp_path_factory.mktemp("pipeline")
     for topic in (TRACE_TOPIC, "piped", *TOPICS):
         kafka.create_topic(topic, partitions=2)
@@ -88,41 +86,18 @@ def ran(kafka, collector_program, tmp_path_factory):
                 work(kafka, "piped", PIPED)
     source = f"kafka://{kafka.bootstrap_servers}/{TRACE_TOPIC}"
     answers("forward", "--source", source, "--landing", directory / "landing", "--once", "--json")
-    for topic in TOPICS:
-        _dump(kafka, topic, directory / f"{topic}.jsonl")
-    return directory
+    spans = {topic: f"kafka://{kafka.bootstrap_servers}/{topic}" for topic in TOPICS}
+    return directory, {"files": directory / "collector" / "out" / "traces*.jsonl", **spans}
 
 
-def _dump(kafka, topic, path):
-    """Write every record of a topic as a line, its bytes in base64."""
-    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "dump", "enable.partition.eof": True}
-    consumer = Consumer(settings)
-    partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-    with path.open("w", encoding="utf-8") as out:
-        while partitions:
-            message = consumer.poll(10)
-            assert message is not None
-            if message.error():  # the end of that partition
-                partitions.remove(message.partition())
-                continue
-            place = {"partition": message.partition(), "offset": message.offset()}
-            out.write(json.dumps({**place, "value_b64": base64.b64encode(message.value()).decode()}) + "\n")
-    consumer.close()
-
-
-def _reconciled(ran, otlp, out, engine):
-    sides = ("--native", ran / "landing", "--otlp", otlp)
-    done = run_program(*MQTRACE, "reconcile", *sides, "--out", out, "--grace", "1s", "--strict", "--engine", engine)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((out / "result.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(
-    ("otlp", "engine"), [("collector/out/traces*.jsonl", "spark"), *((f"{topic}.jsonl", "local") for topic in TOPICS)]
-)
+@pytest.mark.parametrize(("otlp", "engine"), [("files", "spark"), *((topic, "local") for topic in TOPICS)])
 def test_spans_of_a_collector_reconcile_with_the_native_records(ran, tmp_path, otlp, engine):
-    result = _reconciled(ran, ran / otlp, tmp_path / "report", engine)
+    directory, spans = ran
+    sides = "--native", directory / "landing", "--otlp", spans[otlp]
+    how = "--grace", "1s", "--strict", "--engine", engine
+    done = run_program(*MQTRACE, "reconcile", *sides, "--out", tmp_path, *how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     matched = {status: count for status, count in result["status"].items() if count}
     assert (result["verdict"], result["conservation"]["holds"]) == ("PASS", True)
     assert set(matched) <= {"MATCHED_EXACT", "MATCHED_NORMALISED"}
@@ -130,7 +105,8 @@ def test_spans_of_a_collector_reconcile_with_the_native_records(ran, tmp_path, o
 
 
 def test_file_exporter_rotated(ran):
-    files = sorted(path.name for path in (ran / "collector" / "out").iterdir())
+    out = ran[0] / "collector" / "out"
+    files = sorted(path.name for path in out.iterdir())
     assert len(files) > 1
-    (inventory,) = answers("inspect", ran / "collector" / "out", "--json")
+    (inventory,) = answers("inspect", out, "--json")
     assert (inventory["items"], inventory["malformed"], len(inventory["files"])) == (2 * PIPED, 0, len(files))

@@ -1,7 +1,5 @@
 """aiokafka under tracing against a real Kafka: groups, transactions that readers respect, the cluster's own id."""
 
-import asyncio
-
 import pytest
 from aiokafka import AIOKafkaConsumer
 
@@ -9,10 +7,9 @@ from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.peers.traced import recording
-from tests.support.asyncio_kafka import producing
+from tests.support.asyncio_kafka import play, producing
 
 pytestmark = pytest.mark.peers
-PATIENCE_S = 90
 
 
 @pytest.fixture
@@ -21,10 +18,6 @@ def spans():
     with recording(AioKafkaInstrumentor(), settle_spans=True, process_context="parent") as exporter:
         yield exporter
     exporter.assert_empty()
-
-
-def _play(story):
-    return asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
 
 
 def test_messages_of_a_group_are_handled_once(kafka, spans):
@@ -50,7 +43,7 @@ def test_messages_of_a_group_are_handled_once(kafka, spans):
                 await consumer.commit()
         return seen
 
-    seen = _play(story)
+    seen = play(story, patience_s=90)
     assert sorted(seen) == [b"%d" % n for n in range(6)]
     sent = spans.take_all(f"send {topic}")
     handled = spans.take_all(f"process {topic}")
