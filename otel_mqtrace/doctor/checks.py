@@ -124,7 +124,7 @@ def examine_environment(checkup: Checkup, environ: Mapping[str, str]) -> Setting
     """Check what is installed and set, and return the settings as they will be used."""
     _versions(checkup)
     settings = _settings(checkup, environ)
-    _exporters(checkup, settings)
+    _exporters(checkup, settings, environ)
     _instrumentations(checkup, environ)
     _switches(checkup, environ)
     return settings
@@ -210,17 +210,21 @@ def _misspelt(checkup: Checkup, environ: Mapping[str, str], known: list[str]) ->
             )
 
 
-def _exporters(checkup: Checkup, settings: Settings) -> None:
+def _exporters(checkup: Checkup, settings: Settings, environ: Mapping[str, str]) -> None:
     known = {point.name: point for point in entry_points(group=EXPORTER_GROUP)}
     checkup.facts["exporters"] = {"wanted": list(settings.exporters), "installed": sorted(known)}
     if not settings.exporters:
         checkup.facts["exporters"]["note"] = "none of ours: spans go where OpenTelemetry's own settings direct them"
-    for name in settings.exporters:
+    of_sdk = {name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", "").split(",")} - {"", "none"}
+    wanted = [("MQTRACE_EXPORTERS", name) for name in settings.exporters]
+    wanted += [("OTEL_TRACES_EXPORTER", name) for name in sorted(of_sdk)]
+    for variable, name in wanted:
         if name not in known:
+            effect = ": opentelemetry-instrument fails, and nothing is traced" if name in of_sdk else ""
             checkup.error(
                 "exporter_missing",
-                f"exporter {name!r} is not installed in this environment",
-                where="MQTRACE_EXPORTERS",
+                f"exporter {name!r} is not installed in this environment{effect}",
+                where=variable,
                 fix=f"name one of {', '.join(sorted(known)) or 'the installed ones (there is none)'}",
             )
             continue

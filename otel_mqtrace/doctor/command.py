@@ -38,7 +38,7 @@ def doctor(
     from otel_mqtrace.config import load_propagators  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     load_propagators()  # one that is not installed is a finding, but breaks the imports below
-    from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - as above
+    from otel_mqtrace.doctor.broker import examine_broker, examine_rocketmq  # noqa: PLC0415 - as above
     from otel_mqtrace.doctor.checks import (  # noqa: PLC0415 - as above
         Checkup,
         examine_directories,
@@ -65,6 +65,7 @@ def doctor(
     examine_directories(checkup, settings)
     examine_otlp(checkup, settings, os.environ)
     examine_broker(checkup, settings, servers=servers, probe=probe)
+    examine_rocketmq(checkup, settings)
     if as_json:
         sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
     else:

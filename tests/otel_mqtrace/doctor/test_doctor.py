@@ -15,13 +15,14 @@ import pytest
 from otel_mqtrace.cli import main
 from otel_mqtrace.config import Settings
 from otel_mqtrace.doctor import broker
-from otel_mqtrace.doctor.broker import examine_broker
+from otel_mqtrace.doctor.broker import examine_broker, examine_rocketmq
 from otel_mqtrace.doctor.checks import Checkup, examine_directories, examine_environment, examine_otlp
 from otel_mqtrace.doctor.child_process import examine_reports
 from otel_mqtrace.provider import EXPORTER_GROUP
 from tests.support.opentelemetry_release import needs_sdk
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.programs import MQTRACE, clean_environment, run_program
+from tests.support.rocketmq_remoting import TRACE_TOPIC, tracing_cluster
 
 DOCTOR = (*MQTRACE, "doctor")
 QUIET = {
@@ -95,6 +96,7 @@ def examine(environment):
         examine_directories(checkup, settings)
         examine_otlp(checkup, settings, environ)
         examine_broker(checkup, settings, servers=servers, probe=False)
+        examine_rocketmq(checkup, settings)
         report = checkup.as_dict()
         return {each["code"]: each for each in report["findings"]}, report["facts"]
 
@@ -130,6 +132,13 @@ NOWHERE = "/proc/self/nothing/here"
         ("propagator_missing", {"OTEL_PROPAGATORS": "tracecontext,b4"}, "'b4' is not installed"),
         ("no_propagator", {"OTEL_PROPAGATORS": "tracecontext,None,b4"}, "trace"),
         ("exporter_missing", {"MQTRACE_EXPORTERS": f"https://user:{SECRET}@host"}, "'https://…@host'"),
+        ("exporter_missing", {"OTEL_TRACES_EXPORTER": f"none,https://user:{SECRET}@host"}, "nothing is traced"),
+        ("broker_unreachable", {"MQTRACE_EXPORTERS": "mqtrace_native_rocketmq"}, "no name server is set"),
+        (
+            "broker_unreachable",
+            {"MQTRACE_EXPORTERS": "mqtrace_native_rocketmq", "MQTRACE_NAMESRV": NOBODY},
+            f"the name server {NOBODY}",
+        ),
         *(
             (f"{kind}_not_writable", {f"MQTRACE_{kind.upper()}_DIR": NOWHERE}, "")
             for kind in ("landing", "spool", "ledger")
@@ -144,6 +153,25 @@ def test_fault_is_the_only_finding_with_its_value_and_no_password(examine, findi
     assert all(findings[finding][part] for part in ("what", "where", "fix"))
     assert words in findings[finding]["what"]
     assert SECRET not in str(facts) + str(findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "findings", "fact"),
+    [
+        ({}, [], {"topic": TRACE_TOPIC, "queues": 4}),
+        ({"MQTRACE_TRACE_TOPIC": "absent"}, ["trace_topic_missing"], None),
+        (
+            {"MQTRACE_TRACE_TOPIC": "absent", "MQTRACE_CREATE_TRACE_TOPIC": "true"},
+            [],
+            "the trace topic is missing and will be created by the first export",
+        ),
+    ],
+)
+def test_trace_topic_of_a_rocketmq_is_looked_for(examine, changes, findings, fact):
+    with tracing_cluster() as cluster:
+        found, facts = examine(MQTRACE_EXPORTERS="mqtrace_native_rocketmq", MQTRACE_NAMESRV=cluster.namesrv, **changes)
+    assert [*found] == findings
+    assert facts.get("rocketmq") == fact
 
 
 def test_credentials_are_listed_as_a_fact(examine):
