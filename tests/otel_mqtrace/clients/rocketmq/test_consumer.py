@@ -26,17 +26,6 @@ def _code(span):
 
 
 @pytest.fixture
-def received(send, consumer):
-    """Send messages with these bodies and receive them."""
-
-    def receive(*bodies):
-        send(*bodies)
-        return consumer.receive(16, 30)
-
-    return receive
-
-
-@pytest.fixture
 def receiving(instrument, started, consumer_of, message, topic, spans):
     """Trace with options, send bodies and receive them; return the consumer, the messages and the send spans."""
 
@@ -98,10 +87,10 @@ def test_message_is_processed_from_receive_to_ack(send, consumer, spans, topic, 
 
 @pytest.mark.parametrize(("waited_ms", "cost_ms"), [(31_000, 30_000), (0, 0)], ids=["after its time", "early"])
 def test_message_delivered_again_ends_its_open_span_and_counts(
-    received, consumer, spans, topic, proxy, clock, waited_ms, cost_ms
+    receiving, spans, topic, proxy, clock, waited_ms, cost_ms
 ):
     """The broker's clock decides: ours may say that there is time left."""
-    received(b"hello")
+    consumer, *_ = receiving(b"hello")
     clock.advance(ms=waited_ms)
     proxy.redeliver(topic)
     (again,) = consumer.receive(16, 30)
@@ -115,8 +104,9 @@ def test_message_delivered_again_ends_its_open_span_and_counts(
     assert "messaging.destination.partition.id" not in second.attributes
 
 
-def test_messages_of_a_receive_are_current_in_turn(received, consumer, spans, topic, tracer):
-    for message in received(b"1", b"2", b"3"):
+def test_messages_of_a_receive_are_current_in_turn(receiving, spans, topic, tracer):
+    consumer, messages, _ = receiving(b"1", b"2", b"3")
+    for message in messages:
         with tracer.start_as_current_span(f"bill {message.body.decode()}"):
             pass
         consumer.ack(message)
@@ -126,8 +116,8 @@ def test_messages_of_a_receive_are_current_in_turn(received, consumer, spans, to
     assert [bill.parent.span_id for bill in bills] == [span.context.span_id for span in processed]
 
 
-def test_message_without_an_ack_is_skipped_by_the_next_ack(received, consumer, spans, topic):
-    first, _, third = received(b"1", b"2", b"3")
+def test_message_without_an_ack_is_skipped_by_the_next_ack(receiving, spans, topic):
+    consumer, (first, _, third), _ = receiving(b"1", b"2", b"3")
     consumer.ack(first)
     consumer.ack(third)
     assert current_span_id() == 0
@@ -146,8 +136,8 @@ def test_what_is_no_message_raises_the_same_error_as_without_tracing(consumer, n
 
 
 @pytest.mark.parametrize("received_again", [False, True])
-def test_ack_of_another_thread_ends_the_span(received, consumer, spans, topic, clock, received_again):
-    (message,) = received(b"hello")
+def test_ack_of_another_thread_ends_the_span(receiving, spans, topic, clock, received_again):
+    consumer, (message,), _ = receiving(b"hello")
     clock.advance(ms=29_000)
     if received_again:
         assert consumer.receive(16, 30) == []
@@ -178,8 +168,8 @@ def test_threads_that_share_a_consumer_have_their_own_messages(send, consumer, s
     assert second.context.span_id == here.get_span_context().span_id
 
 
-def test_longer_invisible_time_is_not_an_outcome(received, consumer, spans, topic, clock):
-    (message,) = received(b"hello")
+def test_longer_invisible_time_is_not_an_outcome(receiving, spans, topic, clock):
+    consumer, (message,), _ = receiving(b"hello")
     clock.advance(ms=20_000)
     consumer.change_invisible_duration(message, 60)
     clock.advance(ms=59_000)
@@ -188,8 +178,8 @@ def test_longer_invisible_time_is_not_an_outcome(received, consumer, spans, topi
     assert _code(spans.take(f"process {topic}")) == "SUCCESS"
 
 
-def test_message_postponed_without_an_ack_has_failed(received, consumer, spans, topic, clock):
-    (message,) = received(b"hello")
+def test_message_postponed_without_an_ack_has_failed(receiving, spans, topic, clock):
+    consumer, (message,), _ = receiving(b"hello")
     clock.advance(ms=5)
     consumer.change_invisible_duration_async(message, 10)
     clock.advance(ms=12_000)
@@ -241,8 +231,8 @@ def test_asynchronous_receive_makes_its_message_current_nowhere(send, consumer, 
     assert _code(spans.take(f"process {topic}")) == "SUCCESS"
 
 
-def test_exception_of_a_block_is_the_outcome_of_its_message(received, consumer, spans, topic):
-    (message,) = received(b"hello")
+def test_exception_of_a_block_is_the_outcome_of_its_message(receiving, spans, topic):
+    consumer, (message,), _ = receiving(b"hello")
     with pytest.raises(ValueError, match="no such order"), process(message):  # noqa: PT012 - the shape of a handler
         consumer.ack(message)
         raise ValueError("no such order")
@@ -281,8 +271,8 @@ def test_shutdown_by_an_exception_sets_the_outcome_of_the_current_message(send, 
     assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["EXCEPTION", "RETURNNULL"]
 
 
-def test_uninstrument_ends_the_open_message(received, consumer, spans, topic):
-    (message,) = received(b"hello")
+def test_uninstrument_ends_the_open_message(receiving, spans, topic):
+    consumer, (message,), _ = receiving(b"hello")
     RocketMqInstrumentor().uninstrument()
     assert current_span_id() == 0
     assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
