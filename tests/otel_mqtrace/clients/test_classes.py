@@ -381,15 +381,9 @@ def test_module_and_class_attribute_are_rebound_and_other_references_reported(ap
     assert isinstance(application.PARTIAL, functools.partial)
     assert application.make.__defaults__ == (ours.ORIGINAL_PRODUCER,)
     assert application.Settings.typed.__annotations__["producer"] is ours.ORIGINAL_PRODUCER
+    application.Producer = str  # what the application changes stays changed
     MqTraceInstrumentor().uninstrument()
-    assert [application.Producer, application.Settings.factory] == [ours.ORIGINAL_PRODUCER] * 2
-
-
-def test_name_changed_by_the_application_stays_changed(application, instrument):
-    instrument()
-    application.Producer = str
-    MqTraceInstrumentor().uninstrument()
-    assert application.Producer is str
+    assert [application.Producer, application.Settings.factory] == [str, ours.ORIGINAL_PRODUCER]
 
 
 SHAPES = {
