@@ -167,8 +167,7 @@ def test_bodies_over_several_blocks_equal_the_codec(rows, msg_type_map):
 
 
 @pytest.mark.parametrize("path", sorted(VECTORS.rglob("*.jsonl")), ids=lambda path: path.stem)
-@pytest.mark.parametrize("msg_type_map", ["a", "b"])
-@pytest.mark.parametrize("charset", ["utf-8", "gbk"])
+@pytest.mark.parametrize(("msg_type_map", "charset"), [("a", "utf-8"), ("b", "gbk")])
 def test_vector_equals_the_codec(path, msg_type_map, charset):
     rows = [body for line in json_lines(path) for body in bodies_in(line)]
     assert rows

@@ -39,6 +39,17 @@ SECTIONS = (
 LATE = replace(gates()[0], name="late", value=2.5, threshold=1)
 
 
+@pytest.fixture(scope="module")
+def whole() -> str:
+    """The page of the made-up run."""
+    return render_page(result())
+
+
+@pytest.fixture(scope="module")
+def read(whole: str) -> Page:
+    return Page(whole)
+
+
 def page(made: Result) -> Page:
     return Page(render_page(made))
 
@@ -47,18 +58,17 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def test_sections_come_in_reading_order_and_every_link_arrives():
-    read = page(result())
+def test_sections_come_in_reading_order_and_every_link_arrives(read):
     assert [name for name in read.ids if name in SECTIONS] == list(SECTIONS)
     targets = {attrs["href"][1:] for tag, attrs in read.elements if tag == "a"}
     assert targets <= set(read.ids)
     assert len(read.ids) == len(set(read.ids))
 
 
-def test_picture_in_the_docs_shows_the_current_sections():
+def test_picture_in_the_docs_shows_the_current_sections(whole):
     drawn = json.loads((DOCS / "report.json").read_text(encoding="utf-8"))
     may_lack = {"Unreadable input", "Where losses come from", "The last runs", "Drop ledger"}
-    today = find_sections(render_page(result()))
+    today = find_sections(whole)
     assert drawn == [name for name in today if name in drawn or name not in may_lack]
 
 
@@ -122,20 +132,18 @@ def test_inconclusive_run_shows_the_reason_first_and_provisional_outcomes():
     assert "so these outcomes are provisional" in page(made).text
 
 
-def test_table_of_findings_adds_up_to_the_statuses():
-    made = result()
-    text = render_page(made)
-    table = Page(text).table("Events by finding and kind")
+def test_table_of_findings_adds_up_to_the_statuses(whole, read):
+    table = read.table("Events by finding and kind")
     kinds = table.rows[0][1:-3]
     assert kinds == ["publish", "consume", "transaction end"]
     assert table.row("Missing in OpenTelemetry: no explanation")[:4] == ["0", "4", "0", "4"]
     assert table.row("Missing in OpenTelemetry: this writer never records it")[:4] == ["6", "3", "0", "9"]
     assert table.row("Unreadable")[:4] == ["0", "2", "0", "2"]
-    assert 'title="NATIVE_ONLY UNEXPLAINED"' in text
+    assert 'title="NATIVE_ONLY UNEXPLAINED"' in whole
     rows = [row for row in table.rows[1:] if row[0] != "All"]
     for at in range(4):
         assert sum(number(row[1 + at]) for row in rows) == number(table.row("All")[at])
-    assert number(table.row("All")[3]) == sum(made.status.values())
+    assert number(table.row("All")[3]) == sum(result().status.values())
 
 
 def test_unknown_status_and_kind_are_shown():
@@ -145,10 +153,9 @@ def test_unknown_status_and_kind_are_shown():
     assert table.row("NOVEL")[:2] == ["3", "3"]
 
 
-def test_rules_behind_the_reasons_are_counted():
-    made = result()
-    rules = page(made).table("The rules behind the reasons")
-    assert {rule: number(rules.row(rule)[0]) for rule in made.reason_detail} == made.reason_detail
+def test_rules_behind_the_reasons_are_counted(read):
+    rules = read.table("The rules behind the reasons")
+    assert {rule: number(rules.row(rule)[0]) for rule in result().reason_detail} == result().reason_detail
 
 
 def test_balance_sheet_shows_both_sides_and_the_gap_without_lines_of_zeros():
@@ -161,17 +168,16 @@ def test_balance_sheet_shows_both_sides_and_the_gap_without_lines_of_zeros():
     assert len(sheet.rows) == 5
 
 
-def test_gates_that_do_not_hold_come_first_and_others_are_folded():
-    text = render_page(result())
-    table = Page(text).table("Gates that do not hold or cannot be judged")
+def test_gates_that_do_not_hold_come_first_and_others_are_folded(whole, read):
+    table = read.table("Gates that do not hold or cannot be judged")
     failing = ("unexplained_loss_native", "malformed", "critical_field_agreement")
     others = {"duplicate_excess": "warns", "late_rate": "cannot be judged"}
     assert dict(row[:2] for row in table.rows[1:]) == {**dict.fromkeys(failing, "does not hold"), **others}
     assert [row[0] for row in table.rows[1:]] == [*failing, *others]
     assert table.row("critical_field_agreement")[1:3] == ["0.999512", ">= 1"]
     assert table.row("late_rate")[1] == "—"
-    assert "<details><summary>1 gate holds</summary>" in text
-    assert Page(text).table("Gates that hold").row("conflicting_duplicates")[0] == "holds"
+    assert "<details><summary>1 gate holds</summary>" in whole
+    assert read.table("Gates that hold").row("conflicting_duplicates")[0] == "holds"
 
 
 def test_timeline_has_a_table_with_the_same_numbers():
@@ -193,9 +199,8 @@ def test_timeline_has_a_table_with_the_same_numbers():
     }
 
 
-def test_sample_shows_both_sides_the_marked_difference_and_the_position():
-    text = render_page(result())
-    mismatch = re.search(r'<details class="sample"[^>]*data-finding="Differs".*?</details>', text, re.DOTALL)[0]
+def test_sample_shows_both_sides_the_marked_difference_and_the_position(whole):
+    mismatch = re.search(r'<details class="sample"[^>]*data-finding="Differs".*?</details>', whole, re.DOTALL)[0]
     assert "127.0.0.1:909<mark>2</mark>" in mismatch
     assert "127.0.0.1:909<mark>3</mark>" in mismatch
     read = Page(mismatch)
@@ -259,10 +264,10 @@ def test_unreadable_input_shows_ten_pieces_and_folds_the_others():
     assert "native/part-00000.parquet, line 0, record 2" in re.sub("<.*?>", "", visible)
 
 
-def test_losses_without_host_and_service_are_one_sentence():
-    table = page(result()).table("Client hosts with losses")
+def test_losses_without_host_and_service_are_one_sentence(read):
+    table = read.table("Client hosts with losses")
     assert [row[0] for row in table.rows[1:]] == ["10.0.3.17"]
-    assert "2 lost events name neither a host nor a service." in page(result()).text
+    assert "2 lost events name neither a host nor a service." in read.text
 
 
 def test_empty_run_is_a_whole_page():
@@ -289,8 +294,7 @@ def test_broken_balance_comes_first():
     assert "1 ≠ 2" in text
 
 
-def test_tables_drawings_and_headings_are_accessible():
-    read = page(result())
+def test_tables_drawings_and_headings_are_accessible(read):
     assert all(attrs.get("scope") in {"row", "col"} for tag, attrs in read.elements if tag == "th")
     drawings = [attrs for tag, attrs in read.elements if tag == "svg"]
     visible = [each for each in drawings if each.get("aria-hidden") != "true"]
@@ -302,15 +306,14 @@ def test_tables_drawings_and_headings_are_accessible():
     assert all(later - earlier <= 1 for earlier, later in pairwise(headings))
 
 
-def test_page_makes_no_network_request():
-    text = render_page(result())
+def test_page_makes_no_network_request(whole, read):
     loading = {"src", "href", "action", "data", "srcset", "poster", "xlink:href", "formaction"}
-    for tag, attrs in Page(text).elements:
+    for tag, attrs in read.elements:
         assert "style" not in attrs, tag
         for name in loading & set(attrs):
             assert attrs[name].startswith("#") or attrs[name] == "data:,", (tag, name, attrs[name])
-    assert not re.search(r"url\(|@import|https?:|wss?:|fetch\(|XMLHttpRequest|import\(", text)
-    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+    assert not re.search(r"url\(|@import|https?:|wss?:|fetch\(|XMLHttpRequest|import\(", whole)
+    assert "default-src &#39;none&#39;" in whole or "default-src 'none'" in whole
 
 
 def test_many_groups_and_topics_show_the_worst_and_sum_up_the_others():
