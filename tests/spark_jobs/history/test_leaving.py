@@ -100,9 +100,9 @@ NATIVE, SPAN = publish("native", "A", path="n.jsonl", line=4), consumed("A", pat
 
 def test_positions_of_both_sides_are_kept_when_a_key_is_closed():
     done = {"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 3}
-    open_key = {**RESIDUE, "lifecycle": "new", "first_seen_run": 3, "native": side_of(NATIVE)}
+    open_key = {**RESIDUE, "lifecycle": "new", "first_seen_run": 3, "native": {**side_of(NATIVE), "path": "other"}}
     given = verdicts({**done, "native": side_of(NATIVE), "otlp": side_of(SPAN)}, {"status": "MATCHED_EXACT"}, open_key)
-    closed = find_closed(given, since_ms=START_MS + 510).to_pylist()
+    closed = find_closed(given, since_ms=START_MS).to_pylist()
     shared = {"record_index": 0, "first_seen_run": 3, "last_ms": START_MS + 510}
     assert closed == [
         {"side": "native", "path": "n.jsonl", "raw_hash": NATIVE["raw_hash"], "line": 4, **shared},
