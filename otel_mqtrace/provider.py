@@ -21,7 +21,6 @@ from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 from otel_mqtrace._errors import SubinterpreterError, reraise_from_signal_handler
 from otel_mqtrace._workers import ProcessLock
 from otel_mqtrace.client_properties import without_password
-from otel_mqtrace.hooks.guard import OnceFlag
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.settings import processor_options
@@ -107,7 +106,7 @@ class ProviderBinding:
         self._factories = factories
         self._wanted = bool(ready or settings.exporters)
         self._has_begun = self._is_over = False  # the attachment
-        self._warned = OnceFlag()
+        self._has_warned = False
         self.processor: MqTraceSpanProcessor | None = None
         self.refused_exporters: dict[str, str] = {}
         """Configured exporters that could not be attached: name → why."""
@@ -121,7 +120,8 @@ class ProviderBinding:
         """Attach unless that has been done; a first span without an SDK provider is a warning."""
         if not self._is_over:
             self.attach()
-            is_first = not self._is_over and self._warned.try_set()
+            is_first = not (self._is_over or self._has_warned)
+            self._has_warned = True
             if is_first and os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
                 _log.warning(
                     "mqtrace: messages are sent or handled, but without an SDK TracerProvider no span is recorded: "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from typing_extensions import Protocol  # its metaclass is derived from typing's before Python 3.13
 
-from otel_mqtrace.hooks.guard import OnceFlag, guarded
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import MessageSource, sources
 
@@ -74,15 +74,14 @@ class Patches(ABC):
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.untraceable: list[str] = []
-        self._conflict = OnceFlag()
+        self._knows_conflict = False
         self._at_exit = weakref.finalize(type(self), _unwrap_classes, self.changes)
 
     @classmethod
     def apply(cls, tracing: Tracing) -> Patches:
         """Patch the client and start tracing; broken off half-way, nothing stays changed."""
         patches = cls()
-        if cls.find_conflict() is not None:
-            patches._conflict.try_set()  # it was here first, and MQTRACE_ON_CONFLICT is wrap
+        patches._knows_conflict = cls.find_conflict() is not None  # it was here first, and MQTRACE_ON_CONFLICT is wrap
         cls.active.tracing = tracing
         cls.active.on_new_client = patches.on_new_client
         sources.append(cls.source)
@@ -105,8 +104,9 @@ class Patches(ABC):
     @guarded("Patches.on_new_client")
     def on_new_client(self) -> None:
         """Warn once if another instrumentation has wrapped the client after us."""
-        other = self.find_conflict() if not self._conflict.is_set else None
-        if other is not None and self._conflict.try_set():
+        other = None if self._knows_conflict else self.find_conflict()
+        if other is not None:
+            self._knows_conflict = True
             _log.warning(
                 "mqtrace: %s wraps %s on top of mqtrace, so messages are traced twice, or by it alone: "
                 "switch it off, or uninstrument mqtrace",

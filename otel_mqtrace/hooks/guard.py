@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from otel_mqtrace._errors import is_from_signal_handler
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _log: Final = logging.getLogger(__name__)
-_failures: Final[dict[str, int]] = {}
+_failures: Final[defaultdict[str, int]] = defaultdict(int)
 _logged: Final[set[tuple[str, str]]] = set()
 _MAX_LOGGED: Final = 1_000  # an application that makes a class for each exception must not fill the memory
 
@@ -48,7 +49,7 @@ def note_failure(place: str) -> None:
     """
     is_interrupt = not isinstance(sys.exc_info()[1], Exception) or is_from_signal_handler()
     where = f"{place} (a signal handler raised)" if is_interrupt else place
-    _failures[where] = _failures.get(where, 0) + 1
+    _failures[where] += 1  # no call between read and write: another thread could come in there
     if is_interrupt:
         raise  # noqa: PLE0704 - as reraise_from_signal_handler()
     kind = place, getattr(sys.exc_info()[0], "__qualname__", "")
@@ -60,25 +61,3 @@ def note_failure(place: str) -> None:
 def failures() -> dict[str, int]:
     """Return how often each guarded place failed since the process started."""
     return dict(_failures)
-
-
-class OnceFlag:
-    """A flag that exactly one caller sets; ``list.pop`` is atomic, so no lock can be left held by a fork."""
-
-    __slots__ = ("_unset",)
-
-    def __init__(self) -> None:
-        self._unset: list[None] = [None]
-
-    @property
-    def is_set(self) -> bool:
-        """Return whether a caller has set it."""
-        return not self._unset
-
-    def try_set(self) -> bool:
-        """Return ``True`` to exactly one caller."""
-        try:
-            self._unset.pop()
-        except IndexError:
-            return False
-        return True

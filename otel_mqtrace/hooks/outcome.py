@@ -213,16 +213,14 @@ OUTCOME_TOO_LATE: Final = "outcome_too_late"
 """Blocks that failed around a message whose span had ended with the next poll."""
 TOO_LONG: Final = "transaction_too_long"
 """Messages whose transaction was too long for each of them to have a span of its end."""
-_REASONS: Final = (TOO_LONG, UNHANDLED, OUTCOME_TOO_LATE)
-_counters: Final = {reason: count(1) for reason in _REASONS}
-_last: Final = {reason: deque([0], maxlen=1) for reason in _REASONS}
+_missing: Final = dict.fromkeys((TOO_LONG, UNHANDLED, OUTCOME_TOO_LATE), 0)
 
 
 def count_missing(reason: str) -> None:
     """Count one; without a lock, because a finaliser may call this."""
-    _last[reason].append(next(_counters[reason]))
+    _missing[reason] += 1  # no call between read and write: a finaliser or another thread could come in there
 
 
 def missing_counts() -> dict[str, int]:
     """Return how often each happened since the process started."""
-    return {reason: _last[reason][-1] for reason in _REASONS}
+    return _missing.copy()

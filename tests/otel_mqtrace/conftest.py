@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import textwrap
+from collections import defaultdict
 from itertools import count
 
 import confluent_kafka
@@ -78,7 +79,7 @@ def spans():
 def no_failures_yet():
     """Start from no failures, and forget those of the test."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guard, "_failures", {})
+        patch.setattr(guard, "_failures", defaultdict(int))
         yield
 
 

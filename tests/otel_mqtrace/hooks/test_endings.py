@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from opentelemetry.trace import StatusCode
 from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook, process
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.guard import OnceFlag, guarded
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, failure_of, when_collected
 from otel_mqtrace.hooks.process import Handling, sources
 from otel_mqtrace.model import ContextCode
@@ -128,6 +127,20 @@ def test_each_type_of_exception_at_one_place_is_logged_once_and_few_types_are_lo
     assert guard.failures() == {"Hook.before": 6}
 
 
+def test_every_failure_of_several_threads_is_counted(no_failures_yet):
+    @guarded("Hook.before")
+    def fail(_):
+        raise ValueError
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(lambda: [*map(fail, range(5_000))])
+    sys.setswitchinterval(interval)
+    assert guard.failures() == {"Hook.before": 20_000}
+
+
 class TimeLimitError(Exception):
     """Raised by an application's signal handler, as Celery's SoftTimeLimitExceeded is."""
 
@@ -202,21 +215,6 @@ def test_message_of_a_block_that_a_signal_handler_interrupts_at_its_start_is_end
         pass
     sources.remove(source)
     assert outcomes == [(ContextCode.EXCEPTION, TimeLimitError)]
-
-
-def test_once_flag_is_set_by_one_of_many_threads():
-    flags = [OnceFlag() for _ in range(200)]
-    ready = threading.Barrier(4)
-
-    def set_all():
-        ready.wait()
-        return [number for number, flag in enumerate(flags) if flag.try_set()]
-
-    assert not any(flag.is_set for flag in flags)
-    with ThreadPoolExecutor(4) as pool:
-        taken = [pool.submit(set_all) for _ in range(4)]
-    assert sorted(number for each in taken for number in each.result()) == list(range(200))
-    assert all(flag.is_set and not flag.try_set() for flag in flags)
 
 
 class Client:
