@@ -22,7 +22,7 @@ from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.propagation import HEADER_GETTER, creation_of, propagator_in_force
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, Operation, cost_ms, trace_context_of
+from otel_mqtrace.spans.mapping import OPERATIONS, Operation, trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import encode_context
 from tests.support.mailbox import SENDER, TRACEPARENT
@@ -400,38 +400,29 @@ def test_old_span_names_begin_with_the_topic(operation, topic, name):
     assert LegacyNames(both=False).span_name(operation, topic) == name
 
 
-_CREATION = SpanContext(1, 2, is_remote=True)
-
-
-def _attributes_under(trace_ctx: TraceContext, naming: LegacyNames | None):
-    """Say a context as a span, through the door every span of ours goes through."""
-    exporter = RecordingExporter()
-    tracing = Tracing(tracer=recording_provider(exporter).get_tracer("t"), naming=naming)
+def _record_under(trace_ctx: TraceContext, naming: LegacyNames | None):
+    """Return the record of a span of ours with the names of ``naming``."""
+    tracing = Tracing(tracer=recording_provider(RecordingExporter()).get_tracer("t"), naming=naming)
     split = span_attributes(trace_ctx)
-    end_ns = 1_790_000_000_000_000_000
     span = tracing.start_span(
         OPERATIONS[trace_ctx.trace_type],
         trace_ctx.beans[0].topic,
         context=Context(),
         attributes=split.span,
-        links=[Link(_CREATION, own) for own in split.links],
-        start_ns=end_ns - 5_000_000,
+        links=[Link(SpanContext(1, 2, is_remote=True), own) for own in split.links],
+        start_ns=1_790_000_000_000_000_000,
     )
-    if trace_ctx.trace_type is TraceType.SUB_BEFORE:
-        return span
-    tracing.set_attributes(span, {semconv.MQTRACE_COST_TIME: trace_ctx.cost_ms or cost_ms(0, 5_000_000)})
-    span.end(end_ns)
-    return exporter.take()
+    tracing.set_attributes(span, {semconv.MQTRACE_COST_TIME: trace_ctx.cost_ms or 5})
+    if trace_ctx.trace_type is not TraceType.SUB_BEFORE:  # the one that leaves at the start
+        span.end(1_790_000_000_005_000_000)
+    return trace_context_of(span)
 
 
 @given(sayable())
 @settings(max_examples=50)
 def test_native_record_is_the_same_under_all_names(drawn):
     trace_ctx, dialect, _ = drawn
-    read = [
-        trace_context_of(_attributes_under(trace_ctx, naming))
-        for naming in (None, LegacyNames(both=True), LegacyNames(both=False))
-    ]
+    read = [_record_under(trace_ctx, naming) for naming in (None, LegacyNames(both=True), LegacyNames(both=False))]
     assert read[0] is not None
     assert read[1] == read[0]
     assert read[2] == read[0]
