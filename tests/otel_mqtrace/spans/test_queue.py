@@ -320,19 +320,6 @@ def test_account_balances_and_marks_are_right_in_any_order_of_steps(steps, max_s
     assert queue.stats()["pending"] == len(in_flight)
 
 
-def test_item_appended_after_the_end_is_counted():
-    reasons = []
-    for between in every_line_of(SpanQueue.offer):
-        queue = _queue()
-        with between(lambda queue=queue: (queue.close(), queue.abandon())):
-            queue.offer("late")
-        queue.close()
-        queue.abandon()
-        assert (queue.stats()["pending"], queue.stats()["offered"]) == (0, 1)
-        reasons += [reason for reason, count in queue.stats()["dropped"].items() if count]
-    assert set(reasons) == {"already_shutdown", "shutdown_timeout"}
-
-
 # -- the lane ------------------------------------------------------------------------------------------------------------
 
 FOREVER = MonotonicNs(10**18)
@@ -489,7 +476,7 @@ def test_what_an_exporter_raises_is_logged_once_for_each_type(caplog):
 
 
 def test_span_offered_after_the_shutdown_is_counted_and_not_exported():
-    late = []
+    late, reasons = [], set()
     for between in every_line_of(SpanQueue.offer):
         exporter = Scripted()
         lane = lane_of(exporter, background=True)
@@ -497,18 +484,20 @@ def test_span_offered_after_the_shutdown_is_counted_and_not_exported():
 
         def close(lane=lane):
             lane.close(FOREVER)
-            assert lane._exporter_closed.wait(GENEROUS_S)
+            lane.finish()
 
         with between(close):
             lane.offer(span("late"))
-        lane.close(FOREVER)
-        lane.finish()
+        assert not lane._exporter_closed.is_set() or lane.stats()["pending"] == 0
+        close()
         assert exporter.shutdowns == 1
         assert account_balances(lane.stats())
         assert len(exporter.names) + sum(lane.stats()["dropped"].values()) == 2
+        reasons |= {reason for reason, count in lane.stats()["dropped"].items() if count}
         late.append(exporter.names == ["in time"])
     assert late == sorted(late, reverse=True)
     assert late.count(True) >= 3
+    assert reasons == {"already_shutdown"}
 
 
 def test_worker_is_started_again_when_it_has_ended_and_not_before():
