@@ -394,12 +394,14 @@ def shape(headers: Any) -> list[tuple[str, Any]]:
     ]
 
 
-NEVER = hook()
+@pytest.fixture(scope="module")
+def never() -> SendHook:
+    return hook()
 
 
 @given(headers=HEADERS)
-def test_unsampled_send_has_the_headers_of_any_other_send(headers: Any) -> None:
-    unsampled, usual = inject_unsampled(NEVER, "orders", headers), NEVER.before("orders", headers=headers)
+def test_unsampled_send_has_the_headers_of_any_other_send(never: SendHook, headers: Any) -> None:
+    unsampled, usual = inject_unsampled(never, "orders", headers), never.before("orders", headers=headers)
     names = {name.lower() for name, _ in (headers.items() if isinstance(headers, dict) else headers or ())}
     if unsampled is None:
         assert names & {"traceparent", "tracestate", "baggage", "uniq_key"}
