@@ -89,8 +89,8 @@ def _expected(records):
         else:
             roots.add((each.trace_type, bean.msg_id, bean.transaction_state))
     for call, halves in calls.items():
-        half = None if len(halves) == 2 else "before" if TraceType.SUB_BEFORE in halves else "after"
-        roots.add(("Sub", call, half))
+        half = "before" if TraceType.SUB_BEFORE in halves else "after"
+        roots.add(("Sub", call, (TraceType.SUB_BEFORE, TraceType.SUB_AFTER) if len(halves) == 2 else half))
     for msg_id, attempts in sends.items():
         root = max(attempts, key=lambda each: (each.success, -each.timestamp_ms))
         roots |= {("Pub", msg_id, each.timestamp_ms, each is root) for each in attempts}
@@ -101,7 +101,8 @@ def _fields(event):
     trace_ctx = context_of(event.record)
     (bean,) = trace_ctx.beans
     if trace_ctx.trace_type in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER):
-        return "Sub", (trace_ctx.request_id, bean.msg_id), event.half
+        halves = event.before and (context_of(event.before).trace_type, trace_ctx.trace_type)
+        return "Sub", (trace_ctx.request_id, bean.msg_id), halves or event.half
     if trace_ctx.trace_type is TraceType.PUB:
         return "Pub", bean.msg_id, trace_ctx.timestamp_ms, event.is_root
     return trace_ctx.trace_type, bean.msg_id, bean.transaction_state

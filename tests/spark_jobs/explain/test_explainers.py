@@ -132,13 +132,17 @@ def _same_place() -> list:
     ]
 
 
+def _silent_group() -> list:
+    return [taken(f"QUIET{number}", group="quiet", at_ms=80_000 + 2_000 * number) for number in range(20)]
+
+
 def _span_not_of_messaging() -> dict:
     return event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS)
 
 
 @pytest.fixture(scope="module")
 def answers():
-    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *ends()]
+    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *_silent_group(), *ends()]
     events.append(_span_not_of_messaging())
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
     rows = explain_events(events, policy=policy)
@@ -170,6 +174,7 @@ REASONS = {
     "record far from any span without an id": ("N3", 60_000, UNEXPLAINED),
     "batch without a span": ("WHOLE0", 63_000, ("NOT_SAMPLED", "whole_call")),
     "message left out of the span of its batch": ("PART0", 64_000, UNEXPLAINED),
+    "delivery to a group without any record": ("QUIET7", 94_000, ("WRITER_SILENT", "group")),
     "lost delivery of a sampled send": (uid(0x1FFF, at_ms=62_000, process=SAMPLER), 62_100, UNEXPLAINED),
 }
 

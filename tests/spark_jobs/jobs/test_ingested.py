@@ -144,6 +144,18 @@ def test_list_of_batches_that_cannot_be_read_is_refused(tmp_path, text):
         ingested.batches()
 
 
+def test_sides_equal_those_of_one_batch_run(tmp_path):
+    ingested = Ingested(tmp_path)
+    take(ingested, "A", side(sources=("s.jsonl",)), of="otlp")
+    take(ingested, "BC", side(trace_topics=("mine",), offsets=(span_range(0, 5),)))
+    take(ingested, "D", side(trace_topics=("also",), last_event_ms=None))
+    native, otlp = ingested.total().sides.values()
+    assert (rows_of(native.files), rows_of(otlp.files)) == (["B", "C", "D"], ["A"])
+    assert (native.records_read, native.last_event_ms, native.offsets) == (4, 7, (span_range(0, 5),))
+    assert (native.trace_topics, otlp.trace_topics) == (("also", "mine"), ())
+    assert (native.sources, otlp.sources) == (("a.jsonl",), ("s.jsonl",))
+
+
 def test_fields_of_a_side_are_joined(tmp_path):
     full = {
         "records_read": 1,

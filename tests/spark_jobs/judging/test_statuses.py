@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.policy.policy import read_policy
-from tests.support.events import START_MS, agent, both, consumed, delivery, publish
+from tests.support.events import START_MS, agent, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events
 
 HOUR_MS = 3_600_000
@@ -34,6 +34,13 @@ STORIES = {
         kind="publish",
         fields={"topic": "DIFFERENT"},
     ),
+    "the end lost while the span is whole is half a record": Story(
+        [before("M"), consumed("M")],
+        "MISMATCHED",
+        "HALF_RECORD",
+        also={"reason_detail": "before"},
+        fields={"start_ms": "EQUAL", "success": "MISSING_NATIVE"},
+    ),
     "one request id in two groups is two keys": Story(
         [
             *(*delivery("M"), *delivery("M", group="shipping")),
@@ -47,10 +54,20 @@ STORIES = {
         "MATCHED_EXACT",
         also={"topic": "orders", "queue_ms": 90, "end_to_end_ms": 110},
     ),
+    "a listener's cost is its batch's, divided and rounded down": Story(
+        [*delivery("M", cost_ms=3, end_ms=START_MS + 110), consumed("M", batch_size=3)],
+        "MATCHED_NORMALISED",
+    ),
 }
 
 
 AGENT_STORIES = {
+    "a send pairs by its message alone": Story(
+        [publish("native", "M"), agent(publish("otlp", "M", at_ms=20), group_name=None)],
+        "MATCHED_NORMALISED",
+        kind="publish",
+        also={"key_level": 3},
+    ),
     "a span without a group pairs by the message": Story(
         [*delivery("M"), agent(consumed("M"), group_name=None)],
         "MATCHED_NORMALISED",

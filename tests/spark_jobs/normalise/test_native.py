@@ -298,3 +298,9 @@ def test_charset_and_message_type_map_reach_the_reader(tmp_path):
 def test_broker_of_rocketmq_is_no_source(tmp_path):
     with pytest.raises(UsageError, match="mqtrace forward --once"):
         native_side(tmp_path, "rocketmq://localhost:9876/T")
+
+
+def test_time_after_9999_does_not_move_the_end_of_the_data(tmp_path):
+    good, far = (f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in (5, 2**63 - 1))
+    side = native_side(tmp_path, write_landing(tmp_path / "f.jsonl", (good + far).encode()))
+    assert (side.records_read, side.last_event_ms) == (2, 5)

@@ -14,7 +14,6 @@ from spark_jobs.policy.profiles import (
     PROFILES,
     by_design_rules,
     is_newer_than_known,
-    parse_native_writer,
 )
 from spark_jobs.policy.settings import (
     DEFAULT_GATES,
@@ -180,12 +179,6 @@ def test_rule_of_a_release_holds_from_that_release_on():
 def test_release_after_the_newest_known_one_is_newer():
     writers = ("mqtrace", "rocketmq", "rocketmq-4.9.8", "rocketmq-5.5.0", "rocketmq-5.5.1", "rocketmq-9.9")
     assert [is_newer_than_known(writer) for writer in writers] == [False] * 4 + [True] * 2
-
-
-def test_native_writer_is_a_name_and_perhaps_a_version():
-    assert parse_native_writer("rocketmq-5.10.0") == ("rocketmq", (5, 10, 0))
-    assert parse_native_writer("mqtrace") == ("mqtrace", ())
-    assert parse_native_writer("mqtrace-1") is None
 
 
 def test_profile_tables_name_compared_fields_only():
