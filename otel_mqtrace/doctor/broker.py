@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
-from otel_mqtrace._errors import MqTraceError, UsageError
+from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.client_properties import read_properties, servers_of
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.message_id import new_unique_id
@@ -19,11 +19,10 @@ from otel_mqtrace.rocketmq.client import RemotingClient
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from otel_mqtrace.config import Settings
     from otel_mqtrace.doctor.checks import Checkup
-    from otel_mqtrace.rocketmq.commands import Queue
 
 _TIMEOUT_S: Final = 4.0
 _DESCRIBE_TIMEOUT_S: Final = 2.0
@@ -94,34 +93,30 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
 
 def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
     """Check that a RocketMQ takes messages for the trace topic; nothing is sent."""
+    topic, namesrv = settings.trace_topic, settings.namesrv
+    access_key, secret_key = settings.rocketmq_access_key, settings.rocketmq_secret_key
     if _ROCKETMQ_EXPORTER not in settings.exporters:
         return
-    queues: Sequence[Queue] = ()
-    code, where, problem = "broker_unreachable", "MQTRACE_NAMESRV", "no name server is set"
+    code, where = "broker_unreachable", "MQTRACE_NAMESRV"
     fix = "start the name server and the brokers, or set MQTRACE_NAMESRV to host:port of a name server"
-    if settings.namesrv:
-        problem = f"no broker with a master takes messages for {settings.trace_topic}"
-        try:
-            client = RemotingClient(
-                settings.namesrv,
-                access_key=settings.rocketmq_access_key,
-                secret_key=settings.rocketmq_secret_key,
-                timeout_ms=_TIMEOUT_S * 1e3,
-            )
-            with closing(client):
-                queues = client.writable(settings.trace_topic)
-        except MqTraceError as error:
-            problem = str(error)
-            if isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
-                if settings.create_trace_topic:
-                    checkup.facts["rocketmq"] = "the trace topic is missing and will be created by the first export"
-                    return
-                code, where = "trace_topic_missing", "MQTRACE_TRACE_TOPIC"
-                fix = "set traceTopicEnable=true at the brokers, or MQTRACE_CREATE_TRACE_TOPIC=true for another topic"
-    if queues:
-        checkup.facts["rocketmq"] = {"topic": settings.trace_topic, "queues": len(queues)}
-    else:
-        checkup.error(code, f"RocketMQ takes no records: {problem}", where=where, fix=fix)
+    try:
+        if not namesrv:
+            raise UsageError("no name server is set")
+        timeout_ms = _TIMEOUT_S * 1e3
+        client = RemotingClient(namesrv, access_key=access_key, secret_key=secret_key, timeout_ms=timeout_ms)
+        with closing(client):
+            queues = len(client.writable(topic))
+        if not queues:
+            raise PeerError(f"no broker with a master takes messages for {topic}")
+        checkup.facts["rocketmq"] = {"topic": topic, "queues": queues}
+    except MqTraceError as error:
+        if isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+            if settings.create_trace_topic:
+                checkup.facts["rocketmq"] = "the trace topic is missing and will be created by the first export"
+                return
+            code, where = "trace_topic_missing", "MQTRACE_TRACE_TOPIC"
+            fix = "set traceTopicEnable=true at the brokers, or MQTRACE_CREATE_TRACE_TOPIC=true for another topic"
+        checkup.error(code, f"RocketMQ takes no records: {error}", where=where, fix=fix)
 
 
 def _unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_application: bool) -> None:

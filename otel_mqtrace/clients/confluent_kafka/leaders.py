@@ -154,8 +154,6 @@ class Leaders:
 def query_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts, str | None]]:
     """Yield the leaders of each topic, no leader of one that does not, or cannot, exist, and the cluster's id.
 
-    Stops at a cluster that does not answer.
-
     Raises ``KafkaException`` when the cluster does not answer within five seconds.
     """
     with suppress_instrumentation():
