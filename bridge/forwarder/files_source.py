@@ -202,17 +202,12 @@ class SpanFilesSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        self._before: list[_Progress] = []  # of the last drain: a file of the same name may have replaced one
         self._seen: dict[AnyPath, _Status] = {}  # of files as they were read to their end
 
     @staticmethod
     def _parse(content: Any) -> dict[str, _Progress]:
         files = content["files"].items()
         return {str(name): (int(count), str(digest), str(first)) for name, (count, digest, first) in files}
-
-    def _drain(self) -> Generator[list[LandedMessage], None, None]:
-        self._before = [*self._read.values()]
-        yield from super()._drain()
 
     def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
         if self._seen.get(path) == status:
@@ -234,26 +229,27 @@ class SpanFilesSource(_FilesSource):
     def _messages(
         self, path: AnyPath, layout: Layout, changed_ms: int, *, forwarded: int | None = None
     ) -> Iterator[LandedMessage]:
-        """Yield the messages behind those that were read of a file, or of one that it is a copy of.
+        """Yield what was not read yet of a file, or of one that it is a copy of.
 
-        Without ``forwarded`` they are taken for the most that were read of any file with the same first message, and
-        the file is read anew if their digest is another one.
+        It is taken for the file that begins with the same message and of which most was read. If the digest shows that
+        it is another one, it is read anew, with the ``forwarded`` messages that it shares with one passed over.
         """
-        name, first, same, most = self._name(path), "", 0, forwarded or 0
-        known: dict[str, int] = {}
+        name, first, same, most = self._name(path), "", "", forwarded or 0
+        known, is_named = {"": 0}, False
         for number, (digest, item) in enumerate(_digested_items(path, layout), start=1):
             if not first and isinstance(item, Message):
                 if not item.content:  # without spans: many files may begin with the same
                     continue
                 first = digest
-                if forwarded is None:
-                    entries = (*self._before, *self._read.values())
-                    known = {reached: count for count, reached, begin in entries if begin == first}
-                    most = max(known.values(), default=0)
-            same = known.get(digest, same)
-            if number == most and same < most and forwarded is None:
+                known |= {reached: count for count, reached, begin in self._read.values() if begin == first}
+                most = max(known.values()) if forwarded is None else forwarded
+            same = digest if digest in known else same
+            if number == most and known[same] < most:
                 break
             if first and number >= most:
+                if not is_named:
+                    self._keep_replaced(name, same)
+                is_named = True
                 self._read[name] = number, digest, first  # before it is yielded: the caller may commit at once
             if number <= most:
                 continue
@@ -261,8 +257,18 @@ class SpanFilesSource(_FilesSource):
                 self._count_bad(f"{name}:{item.ordinal}", item.reason)
             else:
                 yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
-        if forwarded is None and same < most:
-            yield from self._messages(path, layout, changed_ms, forwarded=same)
+        if known[same] < most:
+            yield from self._messages(path, layout, changed_ms, forwarded=known[same])
+
+    def _keep_replaced(self, name: str, same: str) -> None:
+        """Keep the progress of another file that had this name: it may have got a new one since the files were listed.
+
+        ``same`` is the digest of what was read before of the file that has the name now.
+        """
+        replaced = self._read.pop(name, None)
+        if replaced is not None and replaced[1] != same and replaced not in self._read.values():
+            self._read[f"//{replaced[1]}"] = replaced
+        self._read.pop(f"//{same}", None)
 
 
 def _digested_items(path: AnyPath, layout: Layout) -> Iterator[tuple[str, Message | Bad]]:

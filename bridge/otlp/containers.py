@@ -220,6 +220,7 @@ def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
             yield Message(ordinal, content, line)
         elif not line.endswith(b"\n"):
             yield Tail(ordinal, None)
+            return  # its rest, if it comes meanwhile, is no line of its own
         else:
             yield from joined(ordinal, line, parse)
 
@@ -309,7 +310,10 @@ def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
         try:
             payload = base64.b64decode(json.loads(line)["value_b64"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            yield Bad(ordinal, "no value_b64", line[:_SAMPLE]) if line.endswith(b"\n") else Tail(ordinal, None)
+            if not line.endswith(b"\n"):
+                yield Tail(ordinal, None)
+                return  # as above
+            yield Bad(ordinal, "no value_b64", line[:_SAMPLE])
             continue
         yield _checked(ordinal, payload, parse)
 

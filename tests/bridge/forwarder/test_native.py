@@ -92,6 +92,25 @@ def test_growing_and_rotated_file_is_read_once(source, tmp_path):
     assert new() == []
 
 
+def test_files_that_are_renamed_while_a_pass_reads_are_read_once(source, tmp_path):
+    lines = (source / "otlp.jsonl").read_bytes().splitlines(keepends=True)
+    for name, line in zip(("otlp.jsonl", "second.jsonl"), lines, strict=False):
+        (source / name).write_bytes(line)
+    with _reader(source, tmp_path) as reader:
+        assert len(_drained(reader)) == 2
+        reader.commit()
+    with (source / "otlp.jsonl").open("ab") as file:
+        file.write(lines[2])
+    reader = _reader(source, tmp_path)
+    drained = reader.drain()
+    assert [message.body for message in next(drained)] == lines[2:3]
+    (source / "second.jsonl").rename(source / "third.jsonl")
+    (source / "otlp.jsonl").rename(source / "second.jsonl")
+    assert list(drained) == []
+    reader.commit()
+    assert _drained(_reader(source, tmp_path)) == []
+
+
 def test_file_without_spans_is_counted_once_unless_there_are_native_bodies_only(source, tmp_path):
     (source / "README.txt").write_text("hello", encoding="utf-8")
     (source / "body.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")

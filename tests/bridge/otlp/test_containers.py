@@ -407,6 +407,17 @@ def test_text_before_damaged_zstd_is_read(tmp_path):
     assert [type(item) for item in messages] == [Message] * 100 + [Bad]
 
 
+@pytest.mark.parametrize("name", ["layouts/traces.jsonl", "kafka/otlp_spans_json.kafka-json.jsonl"])
+def test_rest_of_a_line_that_comes_while_it_is_read_is_no_bad_line(name, tmp_path):
+    path, line = tmp_path / "growing", (OTLP / name).read_bytes().splitlines(keepends=True)[0]
+    path.write_bytes(line[:-20])
+    items = read_messages(path, LAYOUTS[name], parse=parse_message)
+    assert isinstance(next(items), Tail)
+    with path.open("ab") as file:
+        file.write(line[-20:])
+    assert list(items) == []
+
+
 def test_zstd_cut_off_anywhere_but_behind_a_frame_has_a_tail(tmp_path):
     """A frame of which nothing can be unpacked counts as cut off, too."""
     path, line = tmp_path / "spans.json.zst", b'{"resourceSpans": []}' + b" " * 1_000 + b"\n"
