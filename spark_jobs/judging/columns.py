@@ -153,6 +153,16 @@ def least_per_group(groups: Ints, size: int, values: NullableInts) -> NullableIn
     return NullableInts(least, found)
 
 
+def least_text_per_group(groups: Ints, size: int, texts: Column) -> Column:
+    """Return the least known text of each of ``size`` groups, null where none is known; as ``least_per_group``."""
+    if texts.null_count == len(texts):
+        return pa.nulls(size, pa.string())
+    coded = encode(texts)
+    ranks = rank_words(coded.words)[coded.values]
+    least = least_per_group(groups, size, NullableInts(ranks, ranks >= 0))
+    return take_rows(pa.array(sorted(coded.words), pa.string()), least.filled(-1))
+
+
 def number_equals(ordered: Ints) -> Ints:
     """Return how many equal codes lie before each; those that are equal lie together."""
     places = np.arange(len(ordered))

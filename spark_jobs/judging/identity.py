@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, take_rows
-from spark_jobs.judging.columns import NullableInts, equals, least_per_group, rank_words
+from spark_jobs.judging.columns import equals, least_text_per_group
 from spark_jobs.schemas import MENTION
 from spark_jobs.taxonomy import Kind
 
@@ -63,13 +63,10 @@ def fill_groups(events: Mapping[str, Column], keys: Column, kinds: Ints, is_nati
     lacking = ~is_known(groups) & is_known(attempts)
     if not lacking.any():
         return groups
-    of_key, of_attempt, of_group = encode(keys), encode(attempts), encode(groups)
+    of_key, of_attempt = encode(keys), encode(attempts)
     parts = ((of_key.values, of_key.room), (is_native.astype(np.int64), 2), (kinds, len(KINDS)))
     calls, call_of = find_groups(join_codes(*parts, (of_attempt.values, of_attempt.room)))
-    ranks = rank_words(of_group.words)[of_group.values]
-    least = least_per_group(call_of, len(calls), NullableInts(ranks, ranks >= 0)).take(call_of[lacking])
-    names = pa.array([*sorted(of_group.words), None], pa.string())
-    found = names.take(as_rows(least.filled(len(of_group.words))))
+    found = least_text_per_group(call_of, len(calls), groups).take(as_rows(call_of[lacking]))
     return pc.replace_with_mask(groups.cast(pa.string()), pa.array(lacking), found)
 
 

@@ -27,6 +27,7 @@ from spark_jobs.judging.columns import (
     greatest,
     is_near,
     least_per_group,
+    least_text_per_group,
     number_equals,
     rank_words,
 )
@@ -99,9 +100,10 @@ def match_partial_keys(given: Input, merged: Merged, tolerance_ms: int) -> Pairs
 
 
 def _groups_concerned(merged: Merged) -> Ints:
-    alone = (merged.on_native ^ merged.on_otlp) & (merged.kind != MENTIONED)
+    on_native, on_otlp = merged.on_native, merged.on_otlp
+    alone = (on_native ^ on_otlp) & (merged.kind != MENTIONED)
     of_message = merged.message * len(KINDS) + merged.kind
-    both = np.intersect1d(of_message[alone & merged.on_native], of_message[alone & merged.on_otlp])
+    both = np.intersect1d(of_message[alone & on_native], of_message[alone & on_otlp])
     return np.flatnonzero(alone & np.isin(of_message, both)) if len(both) else np.empty(0, np.int64)
 
 
@@ -309,15 +311,12 @@ def describe_messages(given: Input, keys: Merged) -> Messages:
     """Return the context of the messages of a bucket."""
     sends = keys.take(np.flatnonzero(keys.kind == PUBLISH))
     starts, ends = sends.native.start.coalesce(sends.otlp.start), sends.native.end.coalesce(sends.otlp.end)
-    topics = encode(_column(given, sends, "topic"))
-    ranks = rank_words(topics.words)[topics.values]
-    topic = least_per_group(sends.message, given.messages, NullableInts(ranks, ranks >= 0))
     mentioned = given.kinds == MENTIONED
     return Messages(
         sent=least_per_group(sends.message, given.messages, starts),
         sent_end=least_per_group(sends.message, given.messages, ends),
         sent_in_batch=_mark(given, sends.message[_is_of_batch(given, sends)]),
-        topic=take_rows(pa.array(sorted(topics.words), pa.string()), topic.filled(-1)),
+        topic=least_text_per_group(sends.message, given.messages, _column(given, sends, "topic")),
         native_damaged=_mark(given, given.message_of[mentioned & given.is_native]),
         otlp_damaged=_mark(given, given.message_of[mentioned & ~given.is_native]),
     )

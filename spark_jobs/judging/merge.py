@@ -22,6 +22,7 @@ from spark_jobs.judging.columns import (
     equals,
     greatest,
     least_per_group,
+    least_text_per_group,
     rank_words,
 )
 from spark_jobs.judging.identity import KINDS, has_full_key
@@ -224,17 +225,13 @@ def count_records(merged: Merged) -> dict[str, Ints]:
 
 def _merge_sides(given: Input, group_of: Ints, rows: Ints, records: Ints) -> dict[str, Any]:
     times, runs = _merge_times(given.events, rows, records), NullableInts.of(given.events["first_seen_run"])
-    left_as = encode(given.events["left_as"])
-    ranks = rank_words(left_as.words)[left_as.values]
-    words = pa.array(sorted(left_as.words), pa.string())
     found = {}
     for side, on_side in (("native", given.is_native), ("otlp", ~given.is_native)):
-        seen, left = (
-            least_per_group(group_of, len(rows), values.where(on_side))
-            for values in (runs, NullableInts(ranks, ranks >= 0))
-        )
         start, end = times[side]
-        found[side] = MergedSide(start=start, end=end, first_seen=seen, left_as=take_rows(words, left.filled(-1)))
+        first_seen = least_per_group(group_of, len(rows), runs.where(on_side))
+        left_as = given.events["left_as"].filter(pa.array(on_side))
+        left_as = least_text_per_group(group_of[on_side], len(rows), left_as)
+        found[side] = MergedSide(start=start, end=end, first_seen=first_seen, left_as=left_as)
     return found
 
 

@@ -57,18 +57,14 @@ def split_batches(splits: Iterable[Split], counts: InputCounts) -> Iterator[pa.R
 
 def message_batches(messages: Iterable[pa.RecordBatch], counts: InputCounts) -> Iterator[pa.RecordBatch]:
     """Yield the spans in ``messages`` (``path``, ``value``) as ``split_batches`` yields those of files."""
-    read = (
-        block_batches((Line(path, None, value or b"") for path, value in some), read_json_block, _message_items, counts)
-        if in_json
-        else item_batches(((path, None, item) for path, value in some for item in _value_items(value)), counts)
-        for in_json, some in groupby(_values(messages), key=lambda one: (one[1] or b"").startswith(b"{"))
-    )
-    yield from grouped(chain.from_iterable(read))
+    values = ((path.as_py(), value.as_py()) for batch in messages for path, value in zip(*batch.columns, strict=True))
+    items = ((path, None, item) for path, value in values for item in _value_items(value, _parse_odd_message))
+    yield from grouped(item_batches(items, counts))
 
 
 def _items(split: Split) -> Iterator[_Item]:
     parse = _parse_cut_line if split.layout is Layout.JSON_LINES_ZSTD else parse_message
-    for item in read_messages(as_path(split.path), split.layout, parse=parse, parse_whole=_parse_odd_frame):
+    for item in read_messages(as_path(split.path), split.layout, parse=parse, parse_whole=_parse_odd_message):
         yield split.path, item.ordinal, item
 
 
@@ -77,19 +73,13 @@ def _parse_cut_line(line: bytes) -> list[Any] | None:
     return [] if line.endswith(b"\n") else parse_message(line)
 
 
-def _parse_odd_frame(message: bytes) -> list[Any] | None:
-    """Parse the message of a frame; JSON of one line is parsed with others, as a block."""
+def _parse_odd_message(message: bytes) -> list[Any] | None:
+    """Parse a message; JSON of one line is parsed with others, as a block."""
     return [] if message.startswith(b"{") and _is_one_line(message) else parse_message(message)
 
 
 def _is_one_line(message: bytes) -> bool:
     return b"\n" not in message.rstrip(_BLANKS)
-
-
-def _values(messages: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes | None]]:
-    for batch in messages:
-        for path, value in zip(batch.column("path"), batch.column("value"), strict=True):
-            yield path.as_py(), value.as_py()
 
 
 def read_json_block(block: list[Line]) -> SpanColumns | None:
@@ -110,8 +100,8 @@ def _message_items(line: Line) -> Iterator[Item]:
     yield from _value_items(line.text)
 
 
-def _value_items(value: bytes | None) -> Iterator[Item]:
-    content = None if value is None else parse_message(value)
+def _value_items(value: bytes | None, parse: Parse = parse_message) -> Iterator[Item]:
+    content = None if value is None else parse(value)
     if value is None:
         yield Bad(1, _NO_VALUE, b"")
     elif content is None:
