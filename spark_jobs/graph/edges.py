@@ -1,24 +1,30 @@
-"""Add legs up to edges (producer to topic, topic to consumer group), and build the graph that reports show."""
+"""Add legs up to edges (producer to topic, topic to consumer group), count calls, and build the graph of reports."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from bridge.storage import open_parquet, read_row_groups
+from spark_jobs.columns import pc
+from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.graph.legs import COUNTS, FATES, follow
 from spark_jobs.judging.columns import NullableInts
 from spark_jobs.judging.durations import Histogram, group_histograms
 from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
 from spark_jobs.sums import by, greatest, least, sum_of
+from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
+    from spark_jobs.exchange.engine import Engine
     from spark_jobs.graph.legs import Journeys
 
 MOST_EDGES: Final = 2_000
@@ -284,3 +290,55 @@ def _calls(
             counted[pair][name] += calls
     found = (Call(parent=parent, child=child, **counts) for (parent, child), counts in counted.items())
     return tuple(sorted(found, key=lambda call: (-call.direct - call.messages, call.parent, call.child)))
+
+
+# -- calls from one service into another without a message: spans whose parent is a span of another service ------------
+_CALL_COLUMNS: Final = ("trace_id", "span_id", "parent_span_id", "service", "start_ms", "kind")
+
+
+def count_direct_calls(
+    engine: Engine, files: Sequence[str], *, begin_ms: int | None, end_ms: int | None, bucket_rows: int = 200_000
+) -> Counter[tuple[str, str]]:
+    """Return the calls from one service into another that started from ``begin_ms`` to ``end_ms``, both included.
+
+    ``files`` are ``NORMALISED``, of the OTLP side; spans in scope or not, copies of one count once.
+    """
+    buckets = sum(open_parquet(path).metadata.num_rows for path in files) // bucket_rows + 1
+    found = engine.exchange(partial(_pack_calls, buckets), files, partial(_count_bucket, begin_ms, end_ms), buckets)
+    total: Counter[tuple[str, str]] = Counter()
+    for one in found:
+        total.update(one)
+    return total
+
+
+def _pack_calls(buckets: int, path: str) -> Iterator[tuple[int, bytes]]:
+    for table in read_row_groups(path, (*_CALL_COLUMNS, "bad.reason")):
+        whole = pc.is_null(table["bad"])
+        for name in ("trace_id", "span_id", "service"):
+            whole = pc.and_(whole, pc.is_valid(table[name]))
+        yield from pack_by(table.filter(whole).select(_CALL_COLUMNS), "trace_id", buckets)
+
+
+def _count_bucket(
+    begin_ms: int | None, end_ms: int | None, _bucket: int, blobs: Sequence[bytes]
+) -> Counter[tuple[str, str]]:
+    spans = open_blobs(blobs)
+    is_delivery = pc.fill_null(pc.equal(spans["kind"], Kind.CONSUME.value), fill_value=False)
+    wanted: list[Any] = [(name, "min") for name in ("service", "parent_span_id", "start_ms")]
+    once = (
+        spans.append_column("is_delivery", is_delivery)
+        .group_by(["trace_id", "span_id"], use_threads=False)
+        .aggregate([*wanted, ("is_delivery", "max")])
+    )
+    called = once.filter(pc.and_(pc.is_valid(once["parent_span_id_min"]), pc.invert(once["is_delivery_max"])))
+    if begin_ms is not None:
+        called = called.filter(pc.greater_equal(called["start_ms_min"], begin_ms))
+    if end_ms is not None:
+        called = called.filter(pc.less_equal(called["start_ms_min"], end_ms))
+    callers = once.select(["trace_id", "span_id", "service_min"]).rename_columns(["trace_id", "span_id", "parent"])
+    pairs = called.select(["trace_id", "parent_span_id_min", "service_min"]).join(
+        callers, ["trace_id", "parent_span_id_min"], ["trace_id", "span_id"], "inner", use_threads=False
+    )
+    pairs = pairs.filter(pc.not_equal(pairs["parent"], pairs["service_min"]))
+    counted = pairs.group_by(["parent", "service_min"], use_threads=False).aggregate([([], "count_all")])
+    return Counter({(row["parent"], row["service_min"]): row["count_all"] for row in counted.to_pylist()})

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.workspace import Workspace
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
-    from spark_jobs.report.result import MalformedSample, MessageEvent, Result
+    from spark_jobs.report.result import MalformedSample, Result, Sample
     from spark_jobs.schemas import LedgerRead
 
 
@@ -359,7 +359,7 @@ class _Details:
     """Details of a run for its report: a part of the graph, the messages of the samples, the first malformed rows."""
 
     graph: GraphPart = field(default_factory=GraphPart)
-    messages: Mapping[str, tuple[MessageEvent, ...]] = field(default_factory=dict)
+    messages: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     malformed: Sequence[MalformedSample] = field(default=(), metadata=by(lambda parts: first_malformed(chain(*parts))))
 
 

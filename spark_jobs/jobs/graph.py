@@ -18,10 +18,9 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
-from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
+from spark_jobs.graph.edges import GraphPart, add_up, build_graph, count_direct_calls, find_judged_span
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
-from spark_jobs.graph.spans import count_direct_calls, tie_spans
-from spark_jobs.jobs.naming import with_message_ids
+from spark_jobs.jobs.naming import tie_spans, with_message_ids
 from spark_jobs.jobs.options import check_places, no_progress
 from spark_jobs.jobs.reading import read_sides
 from spark_jobs.jobs.workspace import open_engine, replace_outcome, work_directory

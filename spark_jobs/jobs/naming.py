@@ -1,66 +1,110 @@
-"""Replace a span's Kafka position by the message id that the native send at that position has."""
+"""Give spans the message id that other events know: those with the same Kafka position, or those that they point at.
+
+Semantic conventions let a consumer point at the send of its message by a link or by its parent, in the same trace or
+in another. Positions and pointers are both followed by an exchange on places: no trace is ever put together.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from bridge.storage import committed, list_files, make_directory, read_row_groups, remove_tree
-from spark_jobs.columns import equal, pc
+from bridge.storage import committed, list_files, make_directory, open_parquet, read_row_groups, remove_tree
+from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.jobs.reading import EventFile
+from spark_jobs.judging.columns import equals
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from spark_jobs.columns import Column
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.exchange.engine import Engine
 
-CLAIM: Final = pa.schema({"place": pa.string(), "claimed": pa.string()})
-"""A native send's word that the message at ``place`` has the id ``claimed``."""
+_BUCKET_ROWS: Final = 60_000
+_MOST_BUCKETS: Final = 2_000  # not the 10,000 of events: every row group makes a blob for each
+_TEXT: Final[Any] = pa.string()
+_IDS: Final = ("side", "kind", "scope", "msg_id", "offset_msg_id")
+_AT_ID: Final = NORMALISED.get_field_index("msg_id")
+
+WAITING: Final = NORMALISED.append(pa.field("at", _TEXT))
+"""An event that takes the name known of the place ``at``, the position of a message or a span."""
+CLAIM: Final = pa.schema({"at": _TEXT, "msg_id": _TEXT, "is_send": pa.bool_()})
+"""The id that the event at a place has, or (``is_send`` is false) that a delivery has for the send at a place."""
+
+_Task = tuple[int, str]  # number and path
+_Sort = Callable[[_Task], Iterator[tuple[pa.Table, pa.Table, pa.Table]]]
+"""Yields of a file the rows that stay as they are, those that wait (``WAITING``), and ``CLAIM``."""
+_Resolve = Callable[[pa.Table, pa.Table], "Column"]
+"""Returns the ids of waiting rows by the claims of their places."""
 
 
-def identified_by_offset(columns: Mapping[str, Column]) -> Column:
+def _pack(sort: _Sort, directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, bytes]]:
+    """Yield the claims of a file and its rows that wait; write all others."""
+    with committed(f"{directory}/kept-{task[0]:05d}.parquet") as unready, EventFile(unready) as file:
+        for kept, waiting, claims in sort(task):
+            _write(file, kept)
+            for rows in (waiting, claims):
+                yield from pack_by(rows, "at", buckets)
+
+
+def _name(resolve: _Resolve, directory: str, bucket: int, blobs: Iterable[bytes]) -> None:
+    """Write the waiting rows of a bucket with their names."""
+    tables = [open_blobs([blob]) for blob in sorted(blobs)]
+    waiting, claims = (
+        pa.concat_tables([schema.empty_table(), *(one for one in tables if one.column_names == schema.names)])
+        for schema in (WAITING, CLAIM)
+    )
+    rows = waiting.select(NORMALISED.names).set_column(_AT_ID, NORMALISED.field(_AT_ID), resolve(waiting, claims))
+    with committed(f"{directory}/named-{bucket:05d}.parquet") as unready, EventFile(unready) as file:
+        _write(file, rows)
+
+
+def _write(file: EventFile, rows: pa.Table) -> None:
+    for batch in rows.combine_chunks().to_batches():
+        file.write(batch)
+
+
+def _columns_of(path: str, names: Sequence[str] = NORMALISED.names) -> Iterator[dict[str, Column]]:
+    for rows in read_row_groups(path, names):
+        yield {name: rows[name].combine_chunks() for name in rows.column_names}
+
+
+def _is_in_scope(columns: Mapping[str, Column], kind: Kind) -> Mask:
+    found: Mask = equals(columns["kind"], kind.value) & ~is_known(columns["scope"])
+    return found
+
+
+def _take(table: pa.Table, rows: Ints, at: Column) -> pa.Table:
+    """Return these rows, waiting for the places ``at``."""
+    return table.take(as_rows(rows)).append_column("at", at).cast(WAITING)
+
+
+# -- by the position of a message: the native send there has its id --------------------------------------------------
+def identified_by_offset(columns: Mapping[str, Column]) -> Mask:
     """Return which events (``msg_id``, ``offset_msg_id``) have the position of their message as its only id."""
-    return pc.fill_null(pc.equal(columns["msg_id"], columns["offset_msg_id"]), False)  # noqa: FBT003
+    return is_true(pc.equal(columns["msg_id"], columns["offset_msg_id"]))
 
 
 def claims_in(columns: Mapping[str, Column]) -> pa.Table:
     """Return ``CLAIM`` of the native sends among events (``side``, ``kind``, ``msg_id``, ``offset_msg_id``)."""
-    is_send = pc.and_(pc.equal(columns["side"], "native"), pc.equal(columns["kind"], Kind.PUBLISH.value))
-    is_named = pc.and_(pc.is_valid(columns["msg_id"]), pc.is_valid(columns["offset_msg_id"]))
-    chosen = pc.and_(pc.and_(pc.fill_null(is_send, False), is_named), pc.invert(identified_by_offset(columns)))  # noqa: FBT003
-    found = [columns[name].filter(chosen).cast(pa.string()) for name in ("offset_msg_id", "msg_id")]
-    return pa.table(found, schema=CLAIM)
+    is_send = equals(columns["side"], "native") & equals(columns["kind"], Kind.PUBLISH.value)
+    is_named = is_known(columns["msg_id"]) & is_known(columns["offset_msg_id"])
+    rows = as_rows(np.flatnonzero(is_send & is_named & ~identified_by_offset(columns)))
+    at, msg_ids = (columns[name].take(rows).cast(_TEXT) for name in ("offset_msg_id", "msg_id"))
+    return pa.table([at, msg_ids, pa.array([True] * len(rows), pa.bool_())], schema=CLAIM)
 
 
-def resolve_message_ids(msg_ids: Column, claims: pa.Table) -> Column:
-    """Return ``msg_ids``, each position that ``claims`` give to exactly one id replaced by that id."""
-    found = claims.group_by("place", use_threads=False).aggregate([("claimed", "min"), ("claimed", "max")])
-    known = found.filter(pc.equal(found["claimed_min"], found["claimed_max"])).combine_chunks()
-    at = pc.index_in(msg_ids, known["place"].combine_chunks())
-    return pc.coalesce(known["claimed_min"].combine_chunks().take(at), msg_ids)
-
-
-_BUCKET_ROWS: Final = 60_000
-_MOST_BUCKETS: Final = 2_000  # not the 10,000 of events: every batch of a file makes a blob for each
-_KEY: Final = ("side", "kind", "msg_id", "offset_msg_id")
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A file to take sends from, or, with a ``number``, one whose spans are named."""
-
-    path: str
-    number: int | None = None
+def resolve_message_ids(places: Column, claims: pa.Table) -> Column:
+    """Return ``places``, each position that ``claims`` give to exactly one id replaced by that id."""
+    found = claims.group_by("at", use_threads=False).aggregate([("msg_id", "min"), ("msg_id", "max")])
+    known = found.filter(pc.equal(found["msg_id_min"], found["msg_id_max"])).combine_chunks()
+    at = pc.index_in(places, known["at"].combine_chunks())
+    return pc.coalesce(known["msg_id_min"].combine_chunks().take(at), places)
 
 
 def with_message_ids(
@@ -83,50 +127,140 @@ def with_message_ids(
     make_directory(directory)
     waiting = [path for path, count in zip(otlp_files, counts, strict=True) if count]
     buckets = min(max(-(-sum(counts) // _BUCKET_ROWS), 1), _MOST_BUCKETS)
-    tasks = [*(_Task(path) for path in native_files), *(_Task(path, at) for at, path in enumerate(waiting))]
-    engine.exchange(partial(_pack, directory, buckets), tasks, partial(_name, directory), buckets)
+    tasks = [*((-1, path) for path in native_files), *enumerate(waiting)]
+    pack, name = partial(_pack, _sort_by_position, directory, buckets), partial(_name, _resolve_positions, directory)
+    engine.exchange(pack, tasks, name, buckets)
     untouched = (path for path, count in zip(otlp_files, counts, strict=True) if not count)
     return (*untouched, *list_files(directory))
 
 
 def _count_by_place(path: str) -> int:
-    return sum(int(np.count_nonzero(_is_waiting(columns))) for _, columns in _row_groups(path, _KEY))
+    return sum(int(np.count_nonzero(_is_by_place(columns))) for columns in _columns_of(path, _IDS))
 
 
-def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
-    is_span = pc.fill_null(equal(columns["side"], "otlp"), False)  # noqa: FBT003
-    return np.asarray(pc.and_(is_span, identified_by_offset(columns)))
+def _is_by_place(columns: Mapping[str, Column]) -> Mask:
+    found: Mask = equals(columns["side"], "otlp") & identified_by_offset(columns)
+    return found
 
 
-def _row_groups(path: str, names: Sequence[str]) -> Iterator[tuple[pa.Table, dict[str, Column]]]:
-    for rows in read_row_groups(path, names):
-        table = rows.combine_chunks()
-        yield table, {name: table[name].combine_chunks() for name in table.column_names}
-
-
-def _pack(directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, bytes]]:
-    """Yield sends as rows of ``CLAIM``, or the spans that wait for a name; write the other rows of their file."""
-    if task.number is None:
-        for _, columns in _row_groups(task.path, _KEY):
-            yield from pack_by(claims_in(columns), "place", buckets)
+def _sort_by_position(task: _Task) -> Iterator[tuple[pa.Table, pa.Table, pa.Table]]:
+    """Sort a file with spans; one with the number -1 is there for its sends only."""
+    nothing = NORMALISED.empty_table(), WAITING.empty_table(), CLAIM.empty_table()
+    if task[0] < 0:
+        yield from ((*nothing[:2], claims_in(columns)) for columns in _columns_of(task[1], _IDS))
         return
-    with committed(f"{directory}/kept-{task.number:05d}.parquet") as unready, EventFile(unready) as file:
-        for table, columns in _row_groups(task.path, NORMALISED.names):
-            is_waiting = pa.array(_is_waiting(columns))
-            # an event of an earlier run has no ``bad``
-            rows = pa.concat_tables([NORMALISED.empty_table(), table], promote_options="default")
-            for batch in rows.filter(pc.invert(is_waiting)).combine_chunks().to_batches():
-                file.write(batch)
-            yield from pack_by(rows.filter(is_waiting), "msg_id", buckets)
+    for columns in _columns_of(task[1]):
+        is_waiting = _is_by_place(columns)
+        # an event of an earlier run has no ``bad``
+        table = pa.concat_tables([nothing[0], pa.table(columns)], promote_options="default")
+        rows = np.flatnonzero(is_waiting)
+        waiting = _take(table, rows, columns["msg_id"].take(as_rows(rows)))
+        yield table.filter(as_rows(~is_waiting)), waiting, nothing[2]
 
 
-def _name(directory: str, bucket: int, blobs: Iterable[bytes]) -> None:
-    tables = [open_blobs([blob]) for blob in sorted(blobs)]
-    claims = pa.concat_tables([CLAIM.empty_table(), *(one for one in tables if one.column_names == CLAIM.names)])
-    at = NORMALISED.get_field_index("msg_id")
-    with committed(f"{directory}/named-{bucket:05d}.parquet") as unready, EventFile(unready) as file:
-        for table in tables:
-            if table.column_names != CLAIM.names:
-                named = resolve_message_ids(table["msg_id"].combine_chunks(), claims)
-                for batch in table.set_column(at, NORMALISED.field(at), named).combine_chunks().to_batches():
-                    file.write(batch)
+def _resolve_positions(waiting: pa.Table, claims: pa.Table) -> Column:
+    return resolve_message_ids(waiting["at"].combine_chunks(), claims)
+
+
+# -- by a span: a send and the deliveries that point at it -----------------------------------------------------------
+def tie_spans(
+    engine: Engine, files: Sequence[str], directory: str, *, bucket_rows: int = _BUCKET_ROWS
+) -> tuple[str, ...]:
+    """Return new files, in ``directory``, in which a send and the deliveries that point at it name the same message.
+
+    An event without a message id takes its position on the broker. A send without either takes the position that its
+    consumers name (one-way sends), else that of its span. A delivery without an id takes its send's; one that points
+    at several sends becomes one delivery of each. Files without such spans are returned as they are.
+    """
+    counts = engine.map(_count_nameless, files)
+    nameless, placed = (sum(found) for found in zip(*counts, strict=True)) if counts else (0, 0)
+    if not nameless and not placed:
+        return tuple(files)
+    make_directory(directory)
+    tasks = list(enumerate(files))
+    if nameless:
+        total = sum(open_parquet(path).metadata.num_rows for path in files)
+        buckets = min(total // bucket_rows + 1, _MOST_BUCKETS)
+        pack, name = partial(_pack, _sort_by_pointer, directory, buckets), partial(_name, _resolve_pointers, directory)
+        engine.exchange(pack, tasks, name, buckets)
+    else:
+        engine.map(partial(_name_by_position, directory), tasks)
+    return tuple(list_files(directory))
+
+
+def _count_nameless(path: str) -> tuple[int, int]:
+    """Return how many sends and deliveries have no id of any kind, and how many events have only their place's."""
+    nameless = placed = 0
+    for columns in _columns_of(path, _IDS):
+        has_place, has_no_id = is_known(columns["offset_msg_id"]), ~is_known(columns["msg_id"])
+        is_leg = _is_in_scope(columns, Kind.PUBLISH) | _is_in_scope(columns, Kind.CONSUME)
+        nameless += int(np.count_nonzero(is_leg & has_no_id & ~has_place))
+        placed += int(np.count_nonzero(has_no_id & has_place))
+    return nameless, placed
+
+
+def _name_by_position(directory: str, task: _Task) -> None:
+    with committed(f"{directory}/kept-{task[0]:05d}.parquet") as unready, EventFile(unready) as file:
+        for table in _placed(task[1]):
+            _write(file, table)
+
+
+def _placed(path: str) -> Iterator[pa.Table]:
+    for columns in _columns_of(path):
+        msg_ids = pc.coalesce(columns["msg_id"], columns["offset_msg_id"])
+        yield pa.table({**columns, "msg_id": msg_ids}).cast(NORMALISED)
+
+
+def _sort_by_pointer(task: _Task) -> Iterator[tuple[pa.Table, pa.Table, pa.Table]]:
+    for table in _placed(task[1]):
+        columns = {name: table[name].combine_chunks() for name in table.column_names}
+        rows, at = _find_pointers(columns, np.flatnonzero(_is_in_scope(columns, Kind.CONSUME)))
+        is_send = _is_in_scope(columns, Kind.PUBLISH)
+        sends = np.flatnonzero(is_send)
+        rows = np.concatenate([sends, rows])
+        at = pa.concat_arrays([_join(columns["trace_id"], columns["span_id"]).take(as_rows(sends)), at])
+        is_placed, is_named = is_known(at), is_known(columns["msg_id"])[rows]
+        claiming, waits = np.flatnonzero(is_placed & is_named), np.flatnonzero(is_placed & ~is_named)
+        msg_ids = columns["msg_id"].take(as_rows(rows[claiming]))
+        claims = pa.table([at.take(as_rows(claiming)), msg_ids, pa.array(is_send[rows[claiming]])], schema=CLAIM)
+        kept = np.ones(len(table), bool)
+        kept[rows[~is_named]] = False
+        # A delivery that points at several spans becomes several rows, those without a whole place among them.
+        stays = np.concatenate([np.flatnonzero(kept), rows[~is_placed & ~is_named]])
+        yield table.take(as_rows(stays)), _take(table, rows[waits], at.take(as_rows(waits))), claims
+
+
+def _find_pointers(columns: Mapping[str, Column], rows: Ints) -> tuple[Ints, Column]:
+    """Return the spans that rows point at, as pairs of row and place: what they link to, else their parent."""
+    links = columns["links"].take(as_rows(rows))
+    linking, linked = np.asarray(pc.list_parent_indices(links)), links.flatten()
+    at = _join(linked.field("trace_id"), linked.field("span_id"))
+    codes = encode(at)
+    first, _ = find_groups(join_codes((linking, max(len(rows), 1)), (codes.values, codes.room)))
+    has_links = np.zeros(len(rows), bool)
+    has_links[linking] = True
+    children = rows[~has_links]
+    children = children[is_known(columns["parent_span_id"])[children]]
+    parents = _join(columns["trace_id"], columns["parent_span_id"]).take(as_rows(children))
+    return np.concatenate([rows[linking[first]], children]), pa.concat_arrays([at.take(as_rows(first)), parents])
+
+
+def _join(trace_ids: Column, span_ids: Column) -> Column:
+    return pc.binary_join_element_wise(trace_ids, span_ids, "/")
+
+
+def _resolve_pointers(waiting: pa.Table, claims: pa.Table) -> Column:
+    """Return the id of each waiting row by its place and whether it is a send; the least where several claim it."""
+    by_consumers: dict[str, str] = {}
+    by_sends: dict[str, str] = {}
+    for claim in claims.to_pylist():
+        names, place, msg_id = by_sends if claim["is_send"] else by_consumers, claim["at"], claim["msg_id"]
+        names[place] = min(names.get(place, msg_id), msg_id)
+    places: list[Any] = waiting["at"].to_pylist()
+    rows = list(zip(places, equals(waiting["kind"], Kind.PUBLISH.value).tolist(), strict=True))
+    pointed_at = {*by_consumers, *(place for place, is_send in rows if not is_send)}
+    for place, is_send in rows:
+        if is_send and place in pointed_at:
+            msg_id = by_consumers.setdefault(place, f"span:{place}")
+            by_sends[place] = min(by_sends.get(place, msg_id), msg_id)
+    return pa.array([(by_consumers if is_send else by_sends).get(place) for place, is_send in rows], _TEXT)

@@ -21,7 +21,6 @@ from spark_jobs.report.result import (
     Field,
     Inputs,
     MalformedSample,
-    MessageEvent,
     Offsets,
     Result,
     Sample,
@@ -108,7 +107,7 @@ def _first_known(sample: Sample, field: str) -> int:
 
 
 # -- the message behind a sample --------------------------------------------------------------------------------------
-def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tuple[MessageEvent, ...]]:
+def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tuple[Sample, ...]]:
     """Return the first ``MOST_EVENTS`` events, in order, of each of ``msg_ids`` in files of ``VERDICT``.
 
     ``paths`` are the files of a bucket: all verdicts of a message are in them.
@@ -123,7 +122,7 @@ def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tup
                     found.setdefault(row["msg_id"], []).append(row)
             found = {msg_id: sorted(some, key=_order)[:MOST_EVENTS] for msg_id, some in found.items()}
     return {
-        msg_id: tuple(MessageEvent.of(row, row["native"], row["otlp"]) for row in some)
+        msg_id: tuple(Sample(native=row.pop("native"), otlp=row.pop("otlp"), verdict=row) for row in some)
         for msg_id, some in found.items()
     }
 
@@ -199,7 +198,7 @@ def summarise(
     run: JudgedRun,
     *,
     graph: Graph,
-    messages: Mapping[str, tuple[MessageEvent, ...]],
+    messages: Mapping[str, tuple[Sample, ...]],
     malformed: Sequence[MalformedSample],
 ) -> Result:
     """Return the result of a judged run, without its cost, with its ``graph`` and its samples' ``messages``."""

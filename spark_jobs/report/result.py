@@ -16,9 +16,7 @@ from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import Lifecycle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from typing_extensions import Self
+    from collections.abc import Sequence
 
     from spark_jobs.report.graph import Graph
 
@@ -155,9 +153,9 @@ class TimeBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One verdict row as evidence; ``native`` and ``otlp`` hold the fields of each side, or ``None``."""
+    """One verdict row, or a part of it, as evidence; ``native`` and ``otlp`` are fields of each side, or ``None``."""
 
-    stratum: str
+    stratum: str = ""
     verdict: dict[str, Any]
     native: dict[str, Any] | None
     otlp: dict[str, Any] | None
@@ -278,49 +276,6 @@ class Instance:
         return self.lost_native + self.lost_otlp + self.attributed
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Begin and end of an event as one side recorded them; ``None`` is unknown."""
-
-    start_ms: int | None
-    end_ms: int | None
-    success: bool | None = None
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any] | None) -> Self | None:
-        """Return the interval in the fields of a side, or ``None`` without any."""
-        return cls(fields.get("start_ms"), fields.get("end_ms"), fields.get("success")) if fields else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageEvent:
-    """One event of a sampled message by both sides, as its swim lanes are drawn; ``None`` is a side without record."""
-
-    kind: str
-    group: str | None
-    attempt_id: str | None
-    retry_times: int | None
-    status: str
-    store_host: str | None
-    native: Interval | None
-    otlp: Interval | None
-
-    @classmethod
-    def of(cls, verdict: Mapping[str, Any], native: Mapping[str, Any] | None, otlp: Mapping[str, Any] | None) -> Self:
-        """Return the event of a verdict and of the fields of its sides."""
-        sides = [side for side in (native, otlp) if side]
-        hosts = (side["store_host"] for side in sides if side.get("store_host") is not None)
-        own = {name: verdict.get(name) for name in ("group", "attempt_id", "retry_times")}
-        return cls(
-            kind=str(verdict.get("kind")),
-            status=str(verdict.get("status")),
-            store_host=next(hosts, None),
-            native=Interval.of(native),
-            otlp=Interval.of(otlp),
-            **own,
-        )
-
-
 # -- the drop ledger
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
@@ -396,7 +351,7 @@ class Result:
     ageing: dict[str, dict[str, int]] = field(default_factory=dict)  # {IN_FLIGHT | ABANDONED | PENDING: {age: events}}
     instances: tuple[Instance, ...] = ()  # those with losses, most losses first
     instances_left_off: int = 0
-    timelines: dict[str, tuple[MessageEvent, ...]] = field(default_factory=dict)  # message id: earliest event first
+    timelines: dict[str, tuple[Sample, ...]] = field(default_factory=dict)  # message id: earliest event first
 
     run: int | None = None  # number in its history, from 1
     lifecycle: dict[str, int] = field(default_factory=dict)  # {taxonomy.Lifecycle: keys that are or were open}

@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, zip_longest
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
@@ -15,7 +14,6 @@ from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import RED, SIDE_COLOUR, SLATE, fill_template
 from bridge.page.markup import Markup as Drawing
 from spark_jobs.report.glossary import FINE, GROUPS, group_field_verdict, group_finding, label_finding
-from spark_jobs.report.result import MessageEvent
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import ABSENT, duration, plural, utc, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict, Kind, Reason
@@ -23,7 +21,7 @@ from spark_jobs.taxonomy import FieldVerdict, Kind, Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from spark_jobs.report.result import Finding, Interval, Sample
+    from spark_jobs.report.result import Finding, Sample
 
 EventKey = tuple[object, object, object, object]
 
@@ -78,7 +76,7 @@ NONE_SHOWN = ShownSamples({}, {})
 
 def render_samples(
     samples: Sequence[Sample],
-    timelines: Mapping[str, tuple[MessageEvent, ...]],
+    timelines: Mapping[str, tuple[Sample, ...]],
     *,
     room_bytes: int,
     link_template: str | None = None,
@@ -106,7 +104,7 @@ def _anchor(at: int) -> str:
 
 
 def _render(
-    link_template: str | None, placed: Iterable[tuple[str, Sample, Sequence[MessageEvent]]]
+    link_template: str | None, placed: Iterable[tuple[str, Sample, Sequence[Sample]]]
 ) -> list[tuple[Finding, str]]:
     """Return the finding and the HTML of some samples, each given with its anchor and the events of its message."""
     template = environment().get_template("sample.html.j2")
@@ -146,7 +144,7 @@ def choose_in_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int
     return [sample for sample, _ in zip(turns, range(at_most), strict=False)]
 
 
-def _view(sample: Sample, anchor: str, timeline: Sequence[MessageEvent]) -> dict[str, Any]:
+def _view(sample: Sample, anchor: str, timeline: Sequence[Sample]) -> dict[str, Any]:
     verdict = sample.verdict
     finding = (_field_text(verdict, "status"), value_text("reason", verdict.get("reason")) or None)
     is_consume = verdict.get("kind") == Kind.CONSUME.value
@@ -237,12 +235,14 @@ def _evidence(sample: Sample) -> Iterator[tuple[str, str]]:
         yield side, ", ".join(parts)
 
 
-def _lane(sample: Sample, timeline: Sequence[MessageEvent]) -> Drawing:
-    alone = MessageEvent.of(sample.verdict, sample.native, sample.otlp)
-    same = attrgetter("kind", "group", "attempt_id", "retry_times", "native", "otlp")
-    this = next((event for event in timeline if same(event) == same(alone)), alone)
-    drawn = timeline if any(event is this for event in timeline) else (*timeline, this)
-    return swimlane(drawn, this)
+def _lane(sample: Sample, timeline: Sequence[Sample]) -> Drawing:
+    this = next((event for event in timeline if _identity(event) == _identity(sample)), sample)
+    return swimlane(timeline if this is not sample else (*timeline, sample), this)
+
+
+def _identity(event: Sample) -> list[Any]:
+    own = [event.verdict.get(name) for name in ("kind", "group", "attempt_id", "retry_times")]
+    return [*own, *(_interval(side) for side in (event.native, event.otlp))]
 
 
 # -- links
@@ -262,7 +262,7 @@ _SIDES: Final = (("native", "native"), ("otlp", "OTLP"))
 _BROKER: Final = "broker"
 
 
-def swimlane(events: Sequence[MessageEvent], this: MessageEvent | None = None) -> Drawing:
+def swimlane(events: Sequence[Sample], this: Sample | None = None) -> Drawing:
     """Return the drawing with ``this`` event outlined, or an empty one where no side has a time.
 
     An event that one side did not record is a dotted box in its row; a failure has a red outline.
@@ -279,80 +279,81 @@ def swimlane(events: Sequence[MessageEvent], this: MessageEvent | None = None) -
     return draw_lanes(packed, scale, text="; ".join(map(_describe, events)))
 
 
-def _lanes(events: Sequence[MessageEvent], this: MessageEvent | None) -> dict[str, dict[str, list[Bar]]]:
+def _lanes(events: Sequence[Sample], this: Sample | None) -> dict[str, dict[str, list[Bar]]]:
     """Return lane → row → bars: sends, then the answer of the broker, then deliveries."""
     lanes: dict[str, dict[str, list[Bar]]] = {}
     rank = {kind: at for at, kind in enumerate(_PARTY)}
-    for event in sorted(events, key=lambda one: rank.get(one.kind, len(rank))):
+    for event in sorted(events, key=lambda one: rank.get(str(one.verdict.get("kind")), len(rank))):
         rows = lanes.setdefault(_name(event), {word: [] for _, word in _SIDES})
         for side, word in _SIDES:
             rows[word] += _bars(event, side, outlined=event is this)
-        if event.kind == Kind.PUBLISH.value:
+        if event.verdict.get("kind") == Kind.PUBLISH.value:
             lanes.setdefault(_BROKER, {"stored": []})["stored"] += _stored(event)
     return lanes
 
 
-def _name(event: MessageEvent) -> str:
-    return f"{_PARTY.get(event.kind, visible(event.kind, limit=40))} {visible(event.group or ABSENT, limit=60)}"
+def _name(event: Sample) -> str:
+    kind, group = str(event.verdict.get("kind")), event.verdict.get("group")
+    return f"{_PARTY.get(kind, visible(kind, limit=40))} {visible(group or ABSENT, limit=60)}"
 
 
-def _describe(event: MessageEvent) -> str:
-    sides = [word for word, interval in (("native", event.native), ("OTLP", event.otlp)) if interval]
+def _describe(event: Sample) -> str:
+    sides = [word for word, fields in (("native", event.native), ("OTLP", event.otlp)) if fields]
     return f"{_name(event)}: recorded by {' and '.join(sides) or 'neither side'}"
 
 
-def _bars(event: MessageEvent, side: str, *, outlined: bool) -> Iterator[Bar]:
-    own, other = (event.native, event.otlp) if side == "native" else (event.otlp, event.native)
-    if own and (times := _times(own)):
-        red = RED if own.success is False else None
+def _interval(fields: Mapping[str, Any] | None) -> tuple[int | None, int | None, bool | None] | None:
+    """Return start, end and success of an event as one side recorded it, ``None`` without a record."""
+    return (fields.get("start_ms"), fields.get("end_ms"), fields.get("success")) if fields else None
+
+
+def _bars(event: Sample, side: str, *, outlined: bool) -> Iterator[Bar]:
+    own, other = map(_interval, (event.native, event.otlp) if side == "native" else (event.otlp, event.native))
+    times = [ms for ms in (own or other or ())[:2] if ms is not None]
+    if own and times:
+        start_ms, end_ms, success = own
+        differs = any(None not in pair and pair[0] != pair[1] for pair in zip(own, other or own, strict=True))
         yield Bar(
             from_ms=times[0],
-            until_ms=own.end_ms,
+            until_ms=end_ms,
             colour=SIDE_COLOUR[side],
-            words=f"{'≠ ' if other and _differ(own, other) else ''}{_bar_text(own)}",
-            title=_title(event, own),
-            instant=own.start_ms is None,
-            outline=red or ("currentColor" if outlined else None),
+            words=f"{'≠ ' if differs else ''}{_bar_text(*own)}",
+            title=_title(event, *own),
+            instant=start_ms is None,
+            outline=RED if success is False else "currentColor" if outlined else None,
         )
-    elif not own and other and (times := _times(other)):
+    elif times:
         yield Bar(
             from_ms=times[0],
             until_ms=times[-1],
             colour="currentColor",
             words="not recorded",
-            title=f"not recorded by this side: {event.status}",
+            title=f"not recorded by this side: {event.verdict.get('status')}",
             ghost=True,
         )
 
 
-def _times(interval: Interval) -> list[int]:
-    return [ms for ms in (interval.start_ms, interval.end_ms) if ms is not None]
-
-
-def _differ(one: Interval, other: Interval) -> bool:
-    pairs = ((one.start_ms, other.start_ms), (one.end_ms, other.end_ms), (one.success, other.success))
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
-
-
-def _bar_text(interval: Interval) -> str:
-    failed = ", failed" if interval.success is False else ""
-    if interval.start_ms is None:
+def _bar_text(start_ms: int | None, end_ms: int | None, success: bool | None) -> str:  # noqa: FBT001 - as recorded
+    failed = ", failed" if success is False else ""
+    if start_ms is None:
         return f"end only{failed}"
-    return f"{'no end' if interval.end_ms is None else duration(interval.end_ms - interval.start_ms)}{failed}"
+    return f"{'no end' if end_ms is None else duration(end_ms - start_ms)}{failed}"
 
 
-def _title(event: MessageEvent, interval: Interval) -> str:
-    outcome = {True: ", success", False: ", failed", None: ""}[interval.success]
-    attempt = f"\nattempt {visible(event.attempt_id, limit=60)}" if event.attempt_id else ""
-    retry = f"\nretry {event.retry_times}" if event.retry_times else ""
-    return f"{utc(interval.start_ms)} to {utc(interval.end_ms)}{outcome}{attempt}{retry}"
+def _title(event: Sample, start_ms: int | None, end_ms: int | None, success: bool | None) -> str:  # noqa: FBT001
+    outcome = {True: ", success", False: ", failed", None: ""}[success]
+    attempt_id, retry_times = (event.verdict.get(name) for name in ("attempt_id", "retry_times"))
+    attempt = f"\nattempt {visible(attempt_id, limit=60)}" if attempt_id else ""
+    retry = f"\nretry {retry_times}" if retry_times else ""
+    return f"{utc(start_ms)} to {utc(end_ms)}{outcome}{attempt}{retry}"
 
 
-def _stored(event: MessageEvent) -> Iterator[Bar]:
+def _stored(event: Sample) -> Iterator[Bar]:
     """Yield the moment at which the broker answered a successful send, if a side recorded it."""
-    intervals = [interval for interval in (event.native, event.otlp) if interval]
-    end_ms = next((interval.end_ms for interval in intervals if interval.end_ms is not None), None)
-    failed = any(interval.success is False for interval in intervals)
-    if end_ms is not None and event.store_host and not failed:
-        host = visible(event.store_host, limit=60)
+    sides = [side for side in (event.native, event.otlp) if side]
+    end_ms, host = (
+        next((side[name] for side in sides if side.get(name) is not None), None) for name in ("end_ms", "store_host")
+    )
+    if end_ms is not None and host and not any(side.get("success") is False for side in sides):
+        host = visible(host, limit=60)
         yield Bar(from_ms=end_ms, until_ms=end_ms, colour=SLATE, words=host, title=f"stored by {host}", instant=True)

@@ -13,13 +13,11 @@ from spark_jobs.report.result import (
     Group,
     Inputs,
     Instance,
-    Interval,
     Latency,
     Ledger,
     LedgerLine,
     Loss,
     MalformedSample,
-    MessageEvent,
     Result,
     Sample,
     SideInputs,
@@ -223,18 +221,23 @@ def slowest(msg_id: str) -> dict[str, tuple[Exemplar, ...]]:
     return {"process": (known, Exemplar(msg_id="F" * 32, event_ms=T0 + 77, took_ms=9_100, **named))}
 
 
-def timelines(msg_id: str) -> dict[str, tuple[MessageEvent, ...]]:
-    sent, first = Interval(T0 - 17, T0 - 9, True), Interval(T0 + 3, T0 + 51, False)
-    again = Interval(T0 + 600_003, T0 + 600_051, True)
-    known = ("MATCHED_EXACT", "127.0.0.1:9092")
-    events = rows_of(
-        MessageEvent,
-        "kind group attempt_id retry_times native otlp status store_host",
-        ("publish", "orders-out", None, None, sent, sent, *known),
-        ("consume", "billing", "A1", 0, first, first, *known),
-        ("consume", "stock", "A2", 0, None, first, *known),
-        ("consume", "billing", "A3", 1, again, None, *known),
-        ("consume", "mail", "A4", 0, Interval(T0 + 5, None), None, *known),
+def event(native: tuple[Any, ...] | None, otlp: tuple[Any, ...] | None, **verdict: Any) -> Sample:
+    """Return an event of a message; a side is start, end and success, or ``None``."""
+    sides = (
+        side and {**dict(zip(("start_ms", "end_ms", "success"), side, strict=True)), "store_host": "127.0.0.1:9092"}
+        for side in (native, otlp)
+    )
+    return Sample(verdict={"status": "MATCHED_EXACT", **verdict}, **dict(zip(("native", "otlp"), sides, strict=True)))
+
+
+def timelines(msg_id: str) -> dict[str, tuple[Sample, ...]]:
+    sent, first, again = (T0 - 17, T0 - 9, True), (T0 + 3, T0 + 51, False), (T0 + 600_003, T0 + 600_051, True)
+    events = (
+        event(sent, sent, kind="publish", group="orders-out", attempt_id=None, retry_times=None),
+        event(first, first, kind="consume", group="billing", attempt_id="A1", retry_times=0),
+        event(None, first, kind="consume", group="stock", attempt_id="A2", retry_times=0),
+        event(again, None, kind="consume", group="billing", attempt_id="A3", retry_times=1),
+        event((T0 + 5, None, None), None, kind="consume", group="mail", attempt_id="A4", retry_times=0),
     )
     return {msg_id: events}
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from spark_jobs.graph.spans import count_direct_calls, tie_spans
+from spark_jobs.graph.edges import count_direct_calls
+from spark_jobs.jobs.naming import tie_spans
 from spark_jobs.schemas import NORMALISED
 from tests.support.reading import PlainEngine, rows_in
 

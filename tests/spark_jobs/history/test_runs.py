@@ -58,7 +58,7 @@ def _side(work: Path, events: list[dict[str, Any]], name: str) -> EventSide:
     path = work / f"{name}.parquet"
     parquet.write_table(rows, path)
     columns = {column: rows[column].combine_chunks() for column in ("msg_id", "offset_msg_id")}
-    by_place = sum(identified_by_offset(columns).to_pylist()) if name == "otlp" else 0
+    by_place = int(identified_by_offset(columns).sum()) if name == "otlp" else 0
     return EventSide(files=(str(path),), records_read=len(rows), by_place=by_place, survey=survey(rows))
 
 

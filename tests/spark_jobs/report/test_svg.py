@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from spark_jobs.report.charts import curves, merge_buckets, stacked, timeline, trend
 from spark_jobs.report.glossary import GROUP_COLOUR
-from spark_jobs.report.result import Interval, Latency, MessageEvent, TimeBucket
+from spark_jobs.report.result import Latency, TimeBucket
 from spark_jobs.report.samples import swimlane
 from spark_jobs.taxonomy import Kind, Status
+from tests.support.results import event
 from tests.support.results import timelines as measured_timelines
 from tests.support.results import trend as measured_trend
 
@@ -77,17 +78,15 @@ latencies = st.builds(
 
 
 instants = st.none() | st.integers(0, 10**13)
-stays = st.none() | st.builds(Interval, instants, instants, st.none() | st.booleans())
+stays = st.none() | st.tuples(instants, instants, st.none() | st.booleans())
 timelines = st.builds(
-    MessageEvent,
+    event,
+    stays,
+    stays,
     kind=st.sampled_from([*(kind.value for kind in Kind), "dance"]),
     group=st.none() | st.text(max_size=80),
     attempt_id=st.none() | st.text(max_size=9),
     retry_times=st.none() | st.integers(0, 16),
-    status=st.just("MATCHED_EXACT"),
-    store_host=st.none() | st.just("broker:10911"),
-    native=stays,
-    otlp=stays,
 )
 
 
@@ -117,11 +116,8 @@ def test_lanes_show_failures_open_ends_missing_records_and_the_broker():
 
 
 def test_different_times_of_both_sides_are_marked():
-    event = MessageEvent(
-        kind="consume", group="g", attempt_id=None, retry_times=None, status="MISMATCHED", store_host=None,
-        native=Interval(0, 40), otlp=Interval(0, 90),
-    )  # fmt: skip
-    assert swimlane([event]).count("≠") == 2
+    differing = event((0, 40, None), (0, 90, None), kind="consume", group="g", status="MISMATCHED")
+    assert swimlane([differing]).count("≠") == 2
 
 
 @given(st.dictionaries(st.sampled_from(["publish", "queue", "process", "end_to_end", "more"]), latencies, max_size=5))
