@@ -123,7 +123,7 @@ MEANING: Final[dict[str, str]] = {
     # 1.3 GB shuffled on local[2]: a JVM of 465 MB, and of 900 MB without it. Spark before 4.1 ignores it.
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
 }
-"""Settings that a run needs whatever its session was given."""
+"""Settings that a run needs, whatever else is given."""
 
 _QUIET: Final[dict[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _LOCAL: Final[dict[str, str]] = {
@@ -158,7 +158,7 @@ def build_session(
 
     An interrupt (Ctrl-C) is delivered once the JVM has started; signal handlers stay as they were. ``master`` is
     Spark's URL or ``sc://HOST:PORT`` for Spark Connect; ``driver_memory`` the heap of a driver that this call starts
-    (``1g``, ``512m``); ``extra`` are Spark settings that win over every table of this module.
+    (``1g``, ``512m``); ``extra`` are Spark settings that win over every table of this module but ``MEANING``.
 
     Raises:
         MissingExtraError: pyspark is not installed, or a package that its Connect client needs.
@@ -171,14 +171,18 @@ def build_session(
     own = {"spark.app.name": "mqtrace", "spark.driver.memory": driver_memory}
     try:
         if place is None:
-            return _started(_left_open({**MEANING, **_QUIET}) | {**extra})
-        if place.startswith(_CONNECT):
-            return _connected(place, {**MEANING, **extra})
-        return _deployed(place, {**own, **extra})
+            session = _started(_left_open(_QUIET) | {**extra})
+        elif place.startswith(_CONNECT):
+            session = _connected(place, extra)
+        else:
+            session = _deployed(place, {**own, **extra})
+        for name, value in MEANING.items():  # a new session checks all its settings at this first use
+            session.conf.set(name, value)
     except MqTraceError:
         raise
     except Exception as error:
         raise _start_error(error, place) from error
+    return session
 
 
 def check_start(*, master: str | None, driver_memory: str) -> None:
@@ -193,18 +197,17 @@ def check_start(*, master: str | None, driver_memory: str) -> None:
         raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
 
 
-def choose_engine(  # noqa: PLR0913 - the options that decide it
+def choose_engine(
     engine: str | None,
     *,
     master: str | None,
     conf: Mapping[str, str],
     driver_memory: str,
     stream: bool = False,
-    has_session: bool = False,
 ) -> tuple[str, str | None]:
     """Return ``spark`` or ``local``: the engine that is named, else Spark where it can start; with the reason then.
 
-    An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
+    An option that only Spark has (``stream``, a master, settings, memory) chooses Spark.
 
     Raises:
         UsageError: the engine is unknown, or ``local`` with an option of Spark only.
@@ -217,14 +220,12 @@ def choose_engine(  # noqa: PLR0913 - the options that decide it
     }
     given = [name for name, is_given in options.items() if is_given]
     if engine == "local":
-        if has_session:
-            raise UsageError("engine 'local' uses no Spark session: leave out one of the two")
         if given:
             raise UsageError(f"--engine local does not take {given[0]}: leave it out, or use --engine spark")
         return "local", None
     if engine not in {None, "spark"}:
         raise UsageError(f"unknown engine {engine!r}: use spark or local")
-    return ("spark", None) if engine or has_session or given else _default_engine()
+    return ("spark", None) if engine or given else _default_engine()
 
 
 def _default_engine() -> tuple[str, str]:
@@ -279,7 +280,7 @@ def _deployed(place: str, own: Mapping[str, str]) -> SparkSession:
     is_local = place.startswith("local")
     _environment(is_local=is_local)
     options = (f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(_LOCAL_JVM if is_local else ()))
-    settings = {**MEANING, **_QUIET, **(_LOCAL if is_local else {}), "spark.driver.extraJavaOptions": " ".join(options)}
+    settings = {**_QUIET, **(_LOCAL if is_local else {}), "spark.driver.extraJavaOptions": " ".join(options)}
     session = _started({**settings, **own, "spark.master": place})
     if not _ONE_PROCESS.fullmatch(place):
         session.sparkContext.addPyFile(str(_packed()[1]))
@@ -333,9 +334,7 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
     builder = _session_class().builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.conf.get("spark.sql.session.timeZone")  # a new session checks its settings at the first use
-    return session
+    return builder.getOrCreate()
 
 
 def _session_class() -> type[SparkSession]:
@@ -379,23 +378,6 @@ def _first_line(error: object) -> str:
 def is_connect(spark: SparkSession) -> bool:
     """Return whether the session is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
-@contextmanager
-def as_meant(spark: SparkSession) -> Iterator[None]:
-    """Give the session the settings of ``session.MEANING`` for the block, and its own back after it."""
-    before = {name: spark.conf.get(name, None) for name in MEANING}
-    for name, value in MEANING.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # the JVM or the server may be gone
-            for name, own in before.items():
-                if own is None:
-                    spark.conf.unset(name)
-                else:
-                    spark.conf.set(name, own)
 
 
 @contextmanager

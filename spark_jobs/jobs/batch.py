@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from bridge.storage import as_path, committed, list_files, open_parquet
-from otel_mqtrace._clock import SystemClock
 from spark_jobs.columns import take_groups
 from spark_jobs.exchange.packing import (
     count_buckets,
@@ -61,10 +60,7 @@ from spark_jobs.taxonomy import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
     from bridge.storage import AnyPath
-    from otel_mqtrace._clock import Clock
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.explain.evidence import Evidence, WantedKeys
@@ -82,10 +78,8 @@ if TYPE_CHECKING:
 def run(
     options: ReconcileOptions,
     *,
-    spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
     report: Report = no_report,
-    clock: Clock | None = None,
 ) -> Result:
     """Read both sides, reconcile once and return the result; the verdicts are then in ``options.out / "verdicts"``.
 
@@ -97,12 +91,11 @@ def run(
         UnreadableInputError: the content of a source is wrong.
         MissingExtraError, PeerError: Spark or Java is missing, or Spark failed.
     """
-    clock = clock or SystemClock()
-    chosen = check_options(options, has_session=spark is not None)
+    chosen = check_options(options)
     ledger = read_ledgers(options.ledger) if options.ledger else None
     options = chosen.options
-    opener = partial(open_engine, chosen.engine, options, spark=spark, progress=progress, clock=clock)
-    with open_workspace(options.out, options.history, opener, clock) as workspace:
+    opener = partial(open_engine, chosen.engine, options, progress=progress)
+    with open_workspace(options.out, options.history, opener) as workspace:
         how = name_native_writers(chosen.native, options.reading)
         sides = read_sides(workspace.engine, chosen.native, chosen.otlp, workspace.work, options=how, progress=progress)
         result = reconcile(

@@ -5,7 +5,6 @@ Memory is bounded by the number of distinct edges, not by traces or messages.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ from pyarrow import parquet
 
 from bridge.otlp.detect import Side
 from bridge.storage import committed, hold, make_directory, open_parquet
-from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
 def run(
     options: ReconcileOptions,
     *,
-    engine: Engine | None = None,
     progress: Callable[[str], None] = no_progress,
     report: Callable[[Graph], Mapping[str, str]] = lambda _: {},
 ) -> Graph:
@@ -69,15 +66,15 @@ def run(
         find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format),
     )
     check_places(options)
-    opened = _engine(options, progress) if engine is None else nullcontext(engine)
-    with hold(options.out, name="--out"), work_directory(options.out) as made, opened as chosen:
+    opened = _engine(options, progress)
+    with hold(options.out, name="--out"), work_directory(options.out) as made, opened as engine:
         work = made.absolute()
         how = replace(how, native_writer=policy.native_writer)
-        native, otlp = read_sides(chosen, *inputs, work, options=how, progress=progress)
+        native, otlp = read_sides(engine, *inputs, work, options=how, progress=progress)
         if native.sources and otlp.sources:
-            named = with_message_ids(chosen, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
+            named = with_message_ids(engine, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
             otlp = replace(otlp, files=named)
-        drawn = _draw(chosen, (native, otlp), policy, work=str(work), progress=progress)
+        drawn = _draw(engine, (native, otlp), policy, work=str(work), progress=progress)
         replace_outcome(report(drawn), work, options.out, has_verdicts=False)
     return replace(drawn, unknown_files=frozenset().union(*(side.unknown for side in inputs)))
 
@@ -93,7 +90,7 @@ def _engine(options: ReconcileOptions, progress: Callable[[str], None]) -> Abstr
     if options.master is None and not options.conf:
         return LocalEngine()
     check_start(master=options.master, driver_memory=options.driver_memory)
-    return open_engine("spark", options, progress=progress, clock=SystemClock(), description="mqtrace graph")
+    return open_engine("spark", options, progress=progress, description="mqtrace graph")
 
 
 def _draw(

@@ -113,16 +113,15 @@ def with_message_ids(
     otlp_files: Sequence[str],
     directory: str,
     *,
-    by_place: int | None = None,
+    by_place: int,
 ) -> tuple[str, ...]:
     """Return files in ``directory`` with the rows of ``otlp_files``, their spans named by the native sends.
 
-    Only spans with a position but no id (``by_place`` of them, if counted) are exchanged; files without any stay as
-    they are.
+    Only spans with a position but no id, ``by_place`` of them, are exchanged; files without any stay as they are.
     """
-    counts = engine.map(_count_by_place, otlp_files) if by_place != 0 else [0] * len(otlp_files)
-    if not any(counts):
+    if not by_place:
         return tuple(otlp_files)
+    counts = engine.map(_count_by_place, otlp_files)
     remove_tree(directory)
     make_directory(directory)
     waiting = [path for path, count in zip(otlp_files, counts, strict=True) if count]

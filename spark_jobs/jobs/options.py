@@ -101,12 +101,11 @@ def check_options(
     known: Callable[[], Mapping[str, tuple[str, str]]] = dict,
     *,
     stream: bool = False,
-    has_session: bool = False,
 ) -> Chosen:
     """Check the options and sources before an engine starts; choose the engine and the writers.
 
-    ``known`` returns the argument of :func:`choose`, and is called once stores can be opened; ``stream`` and
-    ``has_session`` are those of :func:`spark_jobs.session.choose_engine`.
+    ``known`` returns the argument of :func:`choose`, and is called once stores can be opened; ``stream`` is that of
+    :func:`spark_jobs.session.choose_engine`.
     """
     if options.history is not None and options.history.resolve() == options.out.resolve():
         raise UsageError(f"--out and --history both name {options.out}: give the history its own directory")
@@ -116,7 +115,6 @@ def check_options(
         conf=options.conf,
         driver_memory=options.driver_memory,
         stream=stream,
-        has_session=has_session,
     )
     if engine == "spark":
         check_start(master=options.master, driver_memory=options.driver_memory)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
 from bridge.storage import as_path, hold
-from otel_mqtrace._clock import SystemClock, pause
+from otel_mqtrace._clock import pause
 from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.ingested import Batch, Ingested, survey_again
@@ -32,11 +32,8 @@ from spark_jobs.taxonomy import ExitCode, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
     from bridge.addresses import Address
     from bridge.storage import AnyPath
-    from otel_mqtrace._clock import Clock
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.options import Chosen, ReconcileOptions, Report
     from spark_jobs.jobs.reading import ReadOptions
@@ -58,10 +55,8 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     options: ReconcileOptions,
     *,
     every_ms: int | None = None,
-    spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
     report: Report = no_report,
-    clock: Clock | None = None,
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
 ) -> Result:
@@ -77,17 +72,16 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     if every_ms is not None and every_ms < _MS_PER_S:
         raise UsageError("--every is less than a second: write at least 1s")
     ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
-    chosen = check_options(options, ingest.known_writers, stream=True, has_session=spark is not None)
-    clock = clock or SystemClock()
+    chosen = check_options(options, ingest.known_writers, stream=True)
     last: Result | None = None
     with hold(options.out / _STREAM, name="--out") as check_held:
         ingest.use(chosen)
         try:
             with mute_interrupted_calls():
-                session = spark or start_spark(options, progress)
+                session = start_spark(options, progress)
                 if is_connect(session):
                     raise UsageError("--stream cannot run on Spark Connect: give another --master")
-            opener = partial(open_engine, "spark", options, spark=session, progress=progress, clock=clock)
+            opener = partial(open_engine, "spark", options, spark=session, progress=progress)
             while True:
                 check_held()
                 if not chosen.is_settled:
@@ -96,7 +90,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
                 with opener() as engine:
                     has_new = ingest.ingest(engine)
                 if has_new or last is None:
-                    with open_workspace(options.out, options.history, opener, clock) as workspace:
+                    with open_workspace(options.out, options.history, opener) as workspace:
                         last = _judge(workspace, ingest, chosen, progress=progress, report=report)
                 if every_ms is None:
                     return last

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, replace_tree, sorted_glob
+from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import NO_ROOM, UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
 from spark_jobs.report.result import RESULT_FILE, SparkCost
 from spark_jobs.session import (
-    as_meant,
     build_session,
     cores,
     cost,
@@ -79,7 +79,10 @@ class Workspace:
 
 @contextmanager
 def open_workspace(
-    out: AnyPath, history: AnyPath | None, start: Callable[[], AbstractContextManager[Engine]], clock: Clock
+    out: AnyPath,
+    history: AnyPath | None,
+    start: Callable[[], AbstractContextManager[Engine]],
+    clock: Clock | None = None,
 ) -> Iterator[Workspace]:
     """Open the resources of a run; ``out`` is held for the block, ``start`` starts the engine.
 
@@ -87,6 +90,7 @@ def open_workspace(
         UsageError: another run uses ``out`` or the history, ``out`` cannot be created, or it holds files of others.
         PeerError: Spark failed within the block.
     """
+    clock = clock or SystemClock()
     started = clock.monotonic_ns()
     with hold(out, name="--out") as check_held:
         _check_verdicts(out, history)
@@ -185,37 +189,35 @@ def _rename_all(names: Sequence[str], work: Path, out: Path) -> None:
 
 # -- the engine --------------------------------------------------------------------------------------------------------
 @contextmanager
-def open_engine(  # noqa: PLR0913 - the options of a run, and its surroundings
+def open_engine(
     name: str,
     options: ReconcileOptions,
     *,
     spark: SparkSession | None = None,
     progress: Callable[[str], None],
-    clock: Clock,
     description: str = "mqtrace reconcile",
 ) -> Iterator[Engine]:
     """Yield the engine of this name: of Spark on the session given, else on one built from the options.
 
-    In the block a Spark session has the settings that decide a result; its own are restored after it. Jobs form one
-    group, which an interrupt cancels. Open it inside the work directory's block: the directory must outlive the jobs.
+    Spark's jobs form one group, which an interrupt cancels. Open it inside the work directory's block: the directory
+    must outlive the jobs.
 
     Raises:
         PeerError: Spark gave up within the block.
         MissingExtraError, UsageError: as :func:`spark_jobs.session.build_session`.
     """
     if name == "local":
-        with LocalEngine(clock=clock) as engine:
+        with LocalEngine() as engine:
             yield engine
         return
     with mute_interrupted_calls():
         session = start_spark(options, progress) if spark is None else spark
         from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415 - start_spark reports a missing pyspark
 
-        group = f"mqtrace-{clock.monotonic_ns()}"
-        with as_meant(session), grouped(session, group, description), peer_errors():
-            # Python processes of a session of our own run only our tasks: they need no pandas (40 MiB).
-            owns_workers = spark is None and not is_connect(session)
-            yield SparkEngine(session, cores(session), group=group, owns_workers=owns_workers)
+        group = f"mqtrace-{secrets.token_hex(8)}"
+        with grouped(session, group, description), peer_errors():
+            # Python processes of a Spark of our own run only our tasks: they need no pandas (40 MiB).
+            yield SparkEngine(session, cores(session), group=group, owns_workers=not is_connect(session))
 
 
 def start_spark(options: ReconcileOptions, progress: Callable[[str], None]) -> SparkSession:

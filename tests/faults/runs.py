@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
@@ -12,9 +12,6 @@ from spark_jobs.report.result import Result
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid
 from tests.support.reading import read_verdicts
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _AS_PLAYED = Laid()
 
@@ -27,8 +24,8 @@ class Judged:
     rows: list[dict[str, Any]]
 
 
-def reconciled(corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED, spark: SparkSession | None = None) -> Judged:
-    """Lay the corpus down under ``root`` and reconcile it: locally, or on a session."""
+def reconciled(corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED, engine: str = "local") -> Judged:
+    """Lay the corpus down under ``root`` and reconcile it: locally, or on Spark."""
     files = corpus.recording.lay_down(root, laid)
     policy = root / "policy.toml"
     policy.write_text(corpus.policy, encoding="utf-8")
@@ -38,8 +35,8 @@ def reconciled(corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED, spark: Sp
         out=root / "out",
         policy=policy,
         ledger=tuple(map(str, files.ledger)),
-        engine=None if spark else "local",
+        engine=engine,
         **corpus.options,
     )
-    result = run(options, spark=spark)
+    result = run(options)
     return Judged(result, read_verdicts(root / "out"))

@@ -122,7 +122,7 @@ def test_verdicts_do_not_depend_on_order_or_files(corpora, judged_corpora, tmp_p
 @pytest.mark.spark
 @pytest.mark.parametrize("name", CORPORA)
 def test_both_engines_give_the_same_verdicts_and_the_same_result(spark, corpora, judged_corpora, tmp_path, name):
-    on_spark, here = reconciled(corpora[name], tmp_path, spark=spark), judged_corpora[name]
+    on_spark, here = reconciled(corpora[name], tmp_path, engine="spark"), judged_corpora[name]
     assert verdicts(on_spark) == verdicts(here)
     results = [json.loads(judged.result.dumps()) for judged in (on_spark, here)]
     assert (results[0]["engine"], results[1]["engine"], results[1]["spark"]) == ("spark", "local", None)

@@ -1,17 +1,14 @@
 """The session of a process: its settings, where it runs, its job groups, and what it refuses before a JVM starts."""
 
 import sys
-from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pytest
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs.session import (
-    MEANING,
     _place,
     _start_error,
-    as_meant,
     build_session,
     choose_engine,
     cost,
@@ -82,29 +79,10 @@ def test_spark_home_is_named_where_spark_does_not_start(monkeypatch):
     assert "SPARK_HOME" not in str(_start_error(failure, None))  # spark-submit has set it
 
 
-@contextmanager
-def configured(spark, settings):
-    before = {name: spark.conf.get(name) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
-
-
 @pytest.mark.spark
-def test_run_changes_the_settings_of_a_session_and_restores_them(spark):
-    before = {name: spark.conf.get(name) for name in MEANING}
-    within: dict[str, str] = {}
-    with configured(spark, {"spark.sql.session.timeZone": "Asia/Shanghai"}):
-        with suppress(ZeroDivisionError), as_meant(spark):
-            within.update({name: spark.conf.get(name) for name in MEANING})
-            raise ZeroDivisionError
-        assert within == MEANING
-        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Shanghai"
-    assert {name: spark.conf.get(name) for name in MEANING} == before
+def test_settings_that_a_run_needs_win_over_those_given(spark):
+    again = build_session(extra={"spark.sql.session.timeZone": "Asia/Shanghai"})
+    assert (again.sparkContext, again.conf.get("spark.sql.session.timeZone")) == (spark.sparkContext, "UTC")
 
 
 @pytest.mark.spark

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from bridge.otlp.detect import Side
-from otel_mqtrace._clock import SystemClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress
@@ -44,10 +43,10 @@ def _prepare(day: Path, tables: Path) -> dict[str, Any]:
 
 
 def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
-    options, clock = _options(Path((tables / "day").read_text(encoding="utf-8")), out, engine), SystemClock()
+    options = _options(Path((tables / "day").read_text(encoding="utf-8")), out, engine)
     chosen = check_options(options)
-    opener = partial(open_engine, chosen.engine, options, progress=no_progress, clock=clock)
-    with open_workspace(out, options.history, opener, clock) as place:
+    opener = partial(open_engine, chosen.engine, options, progress=no_progress)
+    with open_workspace(out, options.history, opener) as place:
         sides = (_side(tables, "native"), _side(tables, "otlp"))
         result = reconcile(place, sides, chosen.policy, most_samples=options.samples, progress=no_progress)
         page = PageOptions(samples=options.samples)

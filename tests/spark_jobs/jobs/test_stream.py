@@ -115,7 +115,6 @@ def streamed(spark, recorded, tmp_path_factory):
     last = stream.run(
         options(native, otlp, out, history=out / "history"),
         every_ms=30_000,
-        spark=spark,
         report=lambda result, _engine: nullcontext(reported.append(result) or {}),
         wait=wait,
         files_per_batch=2,
@@ -172,13 +171,13 @@ def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusi
             file.write(b"{}\n")
         return nullcontext({})
 
-    result = stream.run(options(native, otlp, out), spark=spark, files_per_batch=1, report=append)
+    result = stream.run(options(native, otlp, out), files_per_batch=1, report=append)
     batched, expected = whole
     assert sorted(row.replace(str(tmp_path), str(recorded[0].parent)) for row in rows(out)) == expected
     assert (result.status, result.doubt, result.exit_code) == (batched.status, None, 0)
     assert not half_written.exists()
 
-    again = stream.run(options(native, otlp, out), spark=spark)
+    again = stream.run(options(native, otlp, out))
     assert (again.verdict, again.exit_code) == ("INCONCLUSIVE", 4)
     assert "part-0.jsonl has grown since it was read" in again.doubt
 
@@ -210,7 +209,6 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
     stream.run(
         auto,
         every_ms=30_000,
-        spark=spark,
         report=lambda result, _engine: nullcontext(reported.append(result) or {}),
         wait=wait,
     )
@@ -220,7 +218,7 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
     assert [row.replace(str(tmp_path), str(recorded[0].parent)) for row in rows(out)] == whole[1]
 
     (sides[1] / "later.jsonl").write_text(line(resource("shop", span(1, PRODUCER, 1, 1, {}), scope="otel_mqtrace")))
-    assert stream.run(auto, spark=spark).writers == last
+    assert stream.run(auto).writers == last
 
 
 def test_file_removed_between_listing_and_reading_is_left_out(tmp_path):
