@@ -19,7 +19,7 @@ import numpy as np
 
 from bridge.storage import committed, list_files, open_parquet, read_row_groups, remove_tree
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.reading import EventFile, EventSide
+from spark_jobs.jobs.reading import EventSide, open_events
 from spark_jobs.judging.facts import Survey, survey
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sums import greatest, sum_of
@@ -197,7 +197,7 @@ def _join_files(paths: Sequence[str], directory: AnyPath) -> tuple[str, ...]:
     parts = groupby(zip(paths, begins, strict=True), key=lambda one: int(one[1] * _FILES // total))
     directory.mkdir(parents=True)
     for number, some in parts:
-        with committed(directory / f"part-{number:05d}.parquet") as unready, EventFile(unready) as file:
+        with open_events(str(directory / f"part-{number:05d}.parquet")) as file:
             for path, _ in some:
                 for rows in read_row_groups(path, NORMALISED.names):
                     for batch in rows.cast(NORMALISED).to_batches():

@@ -6,14 +6,13 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
-from bridge.storage import as_path, committed
+from bridge.storage import as_path
 from spark_jobs.exchange.engine import merge_along, release_memory
 from spark_jobs.exchange.packing import make_blob, open_bucket, pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, note_settled
@@ -29,6 +28,7 @@ from spark_jobs.history.lifecycle import (
     read_closed,
     select_left_open,
 )
+from spark_jobs.jobs.reading import open_rows
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import Tally, count_verdicts
 from spark_jobs.judging.durations import Durations, count_messages, find_messages, measure
@@ -38,7 +38,7 @@ from spark_jobs.policy.gates import ATTRIBUTED
 from spark_jobs.sums import by, sum_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.history.lifecycle import Runs
@@ -190,7 +190,7 @@ _REPEATED: Final = frozenset(
 """Columns worth a dictionary in a file; ids and times gain nothing from one, and each takes a fifth longer."""
 
 
-def _repeated_columns(schema: pa.Schema) -> Any:
+def _repeated_columns(schema: pa.Schema) -> list[str]:
     names: list[str] = []
     for column in schema:
         if pa.types.is_struct(column.type):
@@ -206,49 +206,28 @@ class _Files:
     """The files of a bucket: each is there once ``stack`` has been left, and none where it has no rows."""
 
     def __init__(self, how: BucketPlan, bucket: int, stack: ExitStack) -> None:
+        def opened(directory: str, name: str) -> Callable[[pa.Table], None]:
+            return stack.enter_context(open_rows(str(as_path(directory) / name), _repeated_columns))
+
         name = f"part-{bucket:05d}.parquet"
         self._keeps_open = how.history.events is not None
         self._residue_rows = 0
-        self._settled = _File(str(as_path(how.settled) / name), stack)
-        self._residue = _File(str(as_path(how.residue) / name), stack)
-        self._left = _File(str(as_path(how.history.events or how.residue) / name), stack)
-        self._candidates = _File(str(as_path(how.residue) / f"{CANDIDATES}{name}"), stack)
+        self._write_settled = opened(how.settled, name)
+        self._write_residue = opened(how.residue, name)
+        self._write_left = opened(how.history.events or how.residue, name)
+        self._write_candidates = opened(how.residue, f"{CANDIDATES}{name}")
 
     def write(self, judged: JudgedSlice, verdicts: pa.Table) -> pa.Table:
         """Write the verdicts, and where there is a history their events that may be left open; return the settled."""
         without_reason = is_residue(verdicts)
         settled = verdicts.filter(pa.array(~without_reason))
         residue = verdicts.filter(pa.array(without_reason))
-        self._settled.write(settled)
-        self._residue.write(residue)
+        self._write_settled(settled)
+        self._write_residue(residue)
         if self._keeps_open:
             rows = number_within(judged.verdict_of, ~without_reason)
-            self._left.write(select_left_open(keep_open_events(judged.events, rows, settled), settled))
+            self._write_left(select_left_open(keep_open_events(judged.events, rows, settled), settled))
             rows = number_within(judged.verdict_of, without_reason, offset=self._residue_rows)
-            self._candidates.write(keep_open_events(judged.events, rows, residue, offset=self._residue_rows))
+            self._write_candidates(keep_open_events(judged.events, rows, residue, offset=self._residue_rows))
             self._residue_rows += int(np.count_nonzero(without_reason))
         return settled
-
-
-class _File:
-    """One parquet file, made when the first row comes; it comes to its name as ``stack`` is left without an error."""
-
-    def __init__(self, path: str, stack: ExitStack) -> None:
-        self._path, self._stack = path, stack
-        self._writer: Any = None
-
-    def write(self, rows: pa.Table) -> None:
-        """Add some rows."""
-        if not len(rows):
-            return
-        if self._writer is None:
-            unready = self._stack.enter_context(committed(self._path))
-            writer = parquet.ParquetWriter(
-                unready,
-                rows.schema,
-                compression="zstd",
-                write_statistics=False,
-                use_dictionary=_repeated_columns(rows.schema),
-            )
-            self._writer = self._stack.enter_context(writer)
-        self._writer.write_table(rows)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bridge.storage import committed, list_files, make_directory, open_parquet, read_row_groups, remove_tree
+from bridge.storage import list_files, make_directory, open_parquet, read_row_groups, remove_tree
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
-from spark_jobs.jobs.reading import EventFile
+from spark_jobs.jobs.reading import open_events
 from spark_jobs.judging.columns import equals
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
@@ -24,6 +24,7 @@ from spark_jobs.taxonomy import Kind
 if TYPE_CHECKING:
     from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.exchange.engine import Engine
+    from spark_jobs.jobs.reading import EventFile
 
 _BUCKET_ROWS: Final = 60_000
 _MOST_BUCKETS: Final = 2_000  # not the 10,000 of events: every row group makes a blob for each
@@ -45,7 +46,7 @@ _Resolve = Callable[[pa.Table, pa.Table], "Column"]
 
 def _pack(sort: _Sort, directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, bytes]]:
     """Yield the claims of a file and its rows that wait; write all others."""
-    with committed(f"{directory}/kept-{task[0]:05d}.parquet") as unready, EventFile(unready) as file:
+    with open_events(f"{directory}/kept-{task[0]:05d}.parquet") as file:
         for kept, waiting, claims in sort(task):
             _write(file, kept)
             for rows in (waiting, claims):
@@ -60,7 +61,7 @@ def _name(resolve: _Resolve, directory: str, bucket: int, blobs: Iterable[bytes]
         for schema in (WAITING, CLAIM)
     )
     rows = waiting.select(NORMALISED.names).set_column(_AT_ID, NORMALISED.field(_AT_ID), resolve(waiting, claims))
-    with committed(f"{directory}/named-{bucket:05d}.parquet") as unready, EventFile(unready) as file:
+    with open_events(f"{directory}/named-{bucket:05d}.parquet") as file:
         _write(file, rows)
 
 
@@ -199,7 +200,7 @@ def _count_nameless(path: str) -> tuple[int, int]:
 
 
 def _name_by_position(directory: str, task: _Task) -> None:
-    with committed(f"{directory}/kept-{task[0]:05d}.parquet") as unready, EventFile(unready) as file:
+    with open_events(f"{directory}/kept-{task[0]:05d}.parquet") as file:
         for table in _placed(task[1]):
             _write(file, table)
 

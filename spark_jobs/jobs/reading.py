@@ -6,6 +6,7 @@ counted in the input, written ones in the task that wrote them: a lost record br
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -42,8 +43,6 @@ from spark_jobs.sums import by, greatest, sum_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from typing_extensions import Self
-
     from bridge.storage import AnyPath
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 _GROUP_ROWS: Final = 32_768
 _GROUP_BYTES: Final = 32 << 20
 """As many rows, or bytes, are held before they are written together."""
-_WITH_DICTIONARY: Final[Any] = list(REPEATED)  # ids gain nothing from one
 
 
 def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide | None = None) -> EventSide:
@@ -65,7 +63,7 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
         read: counts of the same task so far; the rest is added to them.
     """
     read = EventSide() if read is None else read
-    with committed(path) as unready, EventFile(unready) as file:
+    with open_events(path) as file:
         for batch in batches:
             read.exploded += pc.sum(batch.column("extra")).as_py() or 0
             rows = batch.select(NORMALISED.names)
@@ -76,60 +74,67 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
     return read
 
 
-class EventFile:
-    """A parquet file of ``NORMALISED`` rows, written a row group at a time. Nothing is written where there are none.
+@contextmanager
+def open_rows(path: str, dictionaries: Callable[[pa.Schema], list[str]]) -> Iterator[Callable[[pa.Table], None]]:
+    """Give a function that adds a row group to a parquet file, which is there once the block ends, if it has any.
 
-    ``survey`` is of the rows written.
+    ``dictionaries`` returns the columns that are worth one.
     """
+    from pyarrow import parquet  # noqa: PLC0415  (only where something is written)
 
-    def __init__(self, path: str) -> None:
+    with ExitStack() as stack:
+        writer: Any = None
+
+        def write(rows: pa.Table) -> None:
+            nonlocal writer
+            if writer is None and len(rows):
+                unready = stack.enter_context(committed(path))
+                worth: Any = dictionaries(rows.schema)
+                writer = stack.enter_context(
+                    parquet.ParquetWriter(
+                        unready, rows.schema, compression="zstd", write_statistics=False, use_dictionary=worth
+                    )
+                )
+            if len(rows):
+                writer.write_table(rows, row_group_size=len(rows))
+
+        yield write
+
+
+@contextmanager
+def open_events(path: str) -> Iterator[EventFile]:
+    """Give a parquet file of ``NORMALISED`` rows, which is there once the block ends, if it has any."""
+    with open_rows(path, lambda _: list(REPEATED)) as write_group:  # ids gain nothing from a dictionary
+        file = EventFile(write_group)
+        yield file
+        file.flush()
+
+
+class EventFile:
+    """Rows of ``NORMALISED``, written a row group at a time; ``survey`` is of those written."""
+
+    def __init__(self, write_group: Callable[[pa.Table], None]) -> None:
         self.survey = Survey()
         self.has_rows = False
-        self._path = path
+        self._write_group = write_group
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
-        self._writer: Any = None
-
-    def __enter__(self) -> Self:
-        """Return this file."""
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        """Write what is still held, unless the block failed, and close the file."""
-        try:
-            if kind is None:
-                self._flush()
-        finally:
-            if self._writer is not None:
-                self._writer.close()
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows of ``NORMALISED``, soon."""
+        """Write rows, soon."""
         self._held.append(rows)
         self._rows, self._bytes = self._rows + rows.num_rows, self._bytes + rows.nbytes
         if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is held."""
         if self._rows:
             held = pa.Table.from_batches(self._held)
             self.survey = sum_of(Survey, [self.survey, survey(held)])
-            self._opened(held.schema).write_table(held, row_group_size=self._rows)
+            self._write_group(held)
             self.has_rows = True
         self._held, self._rows, self._bytes = [], 0, 0
-
-    def _opened(self, schema: pa.Schema) -> Any:
-        from pyarrow import parquet  # noqa: PLC0415  (only where something is written)
-
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(
-                self._path,
-                schema,
-                compression="zstd",
-                use_dictionary=_WITH_DICTIONARY,
-                write_statistics=False,
-            )
-        return self._writer
 
 
 def _add(read: EventSide, rows: pa.RecordBatch) -> None:
