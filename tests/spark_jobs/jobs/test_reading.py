@@ -148,7 +148,7 @@ def test_file_holds_every_event_in_order(tmp_path):
 
 def test_answer_counts_what_is_in_the_file(tmp_path):
     rows = [span(OF_KAFKA), span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0), span({ID: "a"}, end_ns=8_000 * MS)]
-    files = written(tmp_path, batch(*rows))
+    files = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
     assert (files.exploded, files.by_place, files.last_event_ms) == (2, 1, 9_000)
 
 
