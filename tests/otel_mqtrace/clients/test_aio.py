@@ -136,6 +136,19 @@ class TestEnds:
                 await producer.produce(topic, b"x", headers={"a": b"1"})
         assert spans.take(f"send {topic}").attributes["error.type"] == "NotImplementedError"
 
+    async def test_batch_the_client_refuses_has_a_span_for_each_attempt(self, producing, spans, tracer, topic, policy):
+        async with producing(policy) as producer:
+            with tracer.start_as_current_span("checkout"):
+                sent = await producer.produce(topic, b"x", timestamp=5)
+            for _ in range(2):
+                with pytest.raises(NotImplementedError):
+                    await producer.flush()
+            assert isinstance(sent.exception(), NotImplementedError)
+            await producer.purge()
+        parent = spans.take("checkout").context.span_id
+        attempts = [(send.attributes["error.type"], send.parent.span_id) for send in spans.take_all(f"send {topic}")]
+        assert attempts == [("NotImplementedError", parent)] * 2
+
     async def test_message_of_a_transaction_has_its_end(self, producing, spans, topic, policy):
         async with producing(policy, conf={"transactional.id": f"aio-{policy}-{topic}"}) as producer:
             await producer.init_transactions(10)
@@ -248,6 +261,16 @@ async def test_consumer_made_before_is_traced(instrument, kafka, spans, fill, to
     span = spans.take()
     assert (span.context.span_id, span.attributes["messaging.batch.message_count"]) == (current, 2)
     assert "messaging.consumer.group.name" not in span.attributes
+
+
+async def test_message_of_a_collected_consumer_ends(consuming, spans):
+    consumer = await consuming()
+    await aio_poll(consumer)
+    consumer.executor.shutdown()
+    del consumer
+    gc.collect()
+    drain_deferred_ends()
+    assert [code_of(span) for span in spans.take_all()] == [ContextCode.RETURNNULL]
 
 
 async def test_commit_is_a_child_of_the_process_span(consuming, spans, topic):

@@ -55,18 +55,20 @@ def unhandled():
 
 
 def test_blocks_share_the_span_of_the_first_batch_and_have_their_own_until_one_is_missing(consuming, spans, unhandled):
-    consumer = consuming(*[b"x"] * 7)
+    consumer = consuming(*[b"x"] * 9)
+    with process(consume(consumer, 2)[0]):
+        pass  # a block for one message alone says nothing about the next ones
     for _ in range(2):
         for message in process.each(consume(consumer, 2)):
             assert message.value() == b"x"
-    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 1, 1]
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 2, 1, 1]
     missed = poll(consumer)
     for _ in range(2):
         poll(consumer)
     consumer.close()
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
     MqTraceInstrumentor().uninstrument()
-    assert (missed.offset(), unhandled()) == (4, {"handed_over_unhandled": 1})
+    assert (missed.offset(), unhandled()) == (6, {"handed_over_unhandled": 1})
 
 
 def test_explicit_mode_has_a_span_in_the_block_only_also_when_its_consumer_is_gone(

@@ -78,6 +78,13 @@ def test_unknown_protocol_is_one_warning_and_the_default(caplog):
     assert "unknown OTLP protocol 'carrier-pigeon': use grpc or http/protobuf; grpc is used" in caplog.text
 
 
+def test_request_is_repeated_until_the_receiver_is_back(spans, receiver, exporter):
+    receiver.status = 503
+    receiver.on_request = lambda number, _: setattr(receiver, "status", 200 if number > 1 else 503)
+    assert exporter.export(spans) is SpanExportResult.SUCCESS
+    assert (receiver.requests, len(receiver.spans)) == (2, 2)
+
+
 def _broken():
     return ReadableSpan("broken", SpanContext(1, 2, is_remote=False), start_time=-1)
 

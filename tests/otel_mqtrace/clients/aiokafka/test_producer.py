@@ -113,14 +113,20 @@ async def test_call_that_raises_is_recorded_as_an_error(sending, spans, topic):
 
 
 async def test_send_the_broker_refuses_is_an_error(sending, spans, kafka, topic):
-    kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
+    """asyncio logs one that was never retrieved, as without tracing."""
+    kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED)
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
     async with sending() as producer:
         with pytest.raises(TopicAuthorizationFailedError):
             await producer.send_and_wait(topic, b"1")
-    span = spans.take()
-    assert span.attributes["error.type"] == "TOPIC_AUTHORIZATION_FAILED"
-    assert "messaging.kafka.offset" not in span.attributes
-    assert trace_context_of(span).success is False
+        await producer.send(topic, b"2")
+    for span in spans.take_all():
+        assert span.attributes["error.type"] == "TOPIC_AUTHORIZATION_FAILED"
+        assert "messaging.kafka.offset" not in span.attributes
+        assert trace_context_of(span).success is False
+    gc.collect()
+    assert complaints == ["Future exception was never retrieved"]
 
 
 @pytest.mark.parametrize("stops", [True, False])
@@ -250,6 +256,16 @@ async def test_send_each_writes_the_headers_of_every_message(sending, spans, sto
     assert [span.kind for span in spans.take_all(f"send {topic}")] == [SpanKind.PRODUCER] * 2
 
 
+@pytest.mark.parametrize("options", [{}, SEND_EACH])
+async def test_batch_that_is_sent_again_is_traced_again(sending, spans, topic, options):
+    async with sending(options) as producer:
+        batch = _filled(producer, {"value": b"1"}, {"value": b"2"})
+        for _ in range(2):
+            await (await producer.send_batch(batch, topic, partition=0))
+    places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in spans.take_all())
+    assert places == [f"{topic}-0@{offset}" for offset in range(4)]
+
+
 @pytest.mark.parametrize("options", [{"headerless_sends": "leave"}, {"topic_exclude": "orders-*"}])
 async def test_batch_that_is_not_traced_is_sent_unchanged(sending, spans, stored, topic, options):
     async with sending(options) as producer:
@@ -355,4 +371,14 @@ async def test_other_instrumentation_keeps_its_trace_headers_if_both_are_configu
     assert dict(headers)["traceparent"] == b"theirs"
     AioKafkaInstrumentor().uninstrument()
     assert isinstance(vars(AIOKafkaProducer)["send"], wrapt.FunctionWrapper)
+    assert len(spans.take_all()) == 2
+
+
+async def test_later_instrumentation_is_reported_once(instrument, neighbour, spans, kafka, topic, caplog):
+    instrument()
+    neighbour()
+    for _ in range(2):
+        async with producing(kafka) as producer:
+            await (await producer.send(topic, b"1"))
+    assert [f"the module {__name__} wraps aiokafka on top" in line for line in caplog.messages] == [True]
     assert len(spans.take_all()) == 2
