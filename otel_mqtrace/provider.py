@@ -19,7 +19,7 @@ from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_mqtrace._errors import SubinterpreterError, reraise_from_signal_handler
-from otel_mqtrace._workers import ProcessLock
+from otel_mqtrace._workers import ProcessLock, process_generation
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
@@ -53,6 +53,8 @@ _EXPORTER_OPTIONS: Final = {
 """Option of ``instrument()`` → keyword of an exporter that takes it; an exporter reads other settings itself."""
 _attaching: Final = ProcessLock()
 """One thread at a time attaches or detaches: two instrumentors would not find each other's processor."""
+_LONGEST_WAIT_S: Final = 5.0
+"""A logging handler that sends messages holds a lock that the exporter being made may need."""
 _holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[ProviderBinding]]] = WeakKeyDictionary()
 _logged: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 """Provider, or processor of the application → warnings about its exporters, logged once for all clients."""
@@ -105,8 +107,9 @@ class ProviderBinding:
         self._options = options
         self._factories = factories
         self._wanted = bool(ready or settings.exporters)
-        self._has_begun = self._is_over = False  # the attachment
-        self._has_warned = False
+        self._begun_in: int | None = None  # the process in which the attachment began: a forked child begins anew
+        self._is_over = self._has_warned = False
+        self._wait_s = _LONGEST_WAIT_S
         self.processor: MqTraceSpanProcessor | None = None
         self.refused_exporters: dict[str, str] = {}
         """Configured exporters that could not be attached: name → why."""
@@ -118,31 +121,43 @@ class ProviderBinding:
 
     def ensure_attached(self) -> None:
         """Attach unless that has been done; a first span without an SDK provider is a warning."""
-        if not self._is_over:
-            self.attach()
-            is_first = not (self._is_over or self._has_warned)
-            self._has_warned = True
-            if is_first and os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
-                _log.warning(
-                    "mqtrace: messages are sent or handled, but without an SDK TracerProvider no span is recorded: "
-                    "install opentelemetry-distro and start with opentelemetry-instrument, or call "
-                    "trace.set_tracer_provider()"
-                )
+        if self._is_over or self.attach() or self._has_warned:
+            return
+        self._has_warned = True
+        if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
+            _log.warning(
+                "mqtrace: messages are sent or handled, but without an SDK TracerProvider no span is recorded: "
+                "install opentelemetry-distro and start with opentelemetry-instrument, or call "
+                "trace.set_tracer_provider()"
+            )
 
-    def attach(self) -> None:
-        """Attach once, as soon as there is a provider to attach to; the spans of other threads wait for that."""
+    def attach(self) -> bool:
+        """Attach once; return whether there is a provider to attach to.
+
+        A span of another thread waits for that, five seconds at most.
+        """
         provider: Any = self.provider
         if not hasattr(provider, "add_span_processor"):
-            return
-        with _attaching.lock:
-            if self._has_begun:  # an exporter that sends messages is being made
-                return
-            self._has_begun, self._provider = True, provider
+            return False
+        lock = _attaching.lock
+        if not lock.acquire(timeout=self._wait_s):
+            if self._wait_s:
+                self._wait_s = 0
+                _log.warning("mqtrace: an exporter takes long to start: until it has, other threads' spans are lost")
+            return True
+        try:
+            generation = process_generation()
+            if self._is_over or self._begun_in == generation:  # an exporter that sends messages is being made
+                return True
+            self._begun_in, self._provider = generation, provider
             try:
                 if self._wanted:
                     self._attach_to(provider)
             finally:
                 self._is_over = True
+        finally:
+            lock.release()
+        return True
 
     def _attach_to(self, provider: Any) -> None:
         present = [each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)]
@@ -164,7 +179,7 @@ class ProviderBinding:
     def detach(self) -> None:
         """Flush and stop our processor and take it off the provider again, unless another attachment holds it."""
         with _attaching.lock:
-            self._has_begun = self._is_over = True
+            self._is_over = True
             processor, self.processor = self.processor, None
             holders = _holders.get(processor, []) if processor is not None else []
             if self in holders:

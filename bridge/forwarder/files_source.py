@@ -77,6 +77,10 @@ class _FilesSource(TraceSource):
         """Return the progress by the files' names."""
 
     @abstractmethod
+    def _is_read(self, path: AnyPath, status: _Status) -> bool:
+        """Return whether nothing is new in a file."""
+
+    @abstractmethod
     def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
         """Yield what is new in a file, and remember that it was read.
 
@@ -91,11 +95,12 @@ class _FilesSource(TraceSource):
         for path in present_files(self._path):
             try:
                 status = _status(path)
-                if self._passed_over.get(path) == status:
+                if self._passed_over.get(path) == status or self._is_read(path, status):
                     continue
                 messages = self._new_messages(path, status)
-                while batch := list(islice(messages, self._batch)):
+                while len(batch := list(islice(messages, self._batch))) == self._batch:
                     yield batch
+                yield batch  # also an empty one: the caller may stop between files
             except FileNotFoundError:  # removed or renamed since it was listed
                 continue
             except (UnreadableInputError, UsageError) as error:
@@ -136,13 +141,14 @@ class FilesTraceSource(_FilesSource):
     def _parse(content: Any) -> dict[str, _Status]:
         return {str(name): (int(size), int(changed_ns)) for name, (size, changed_ns) in content["done"].items()}
 
-    def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
+    def _is_read(self, path: AnyPath, status: _Status) -> bool:
         name = self._name(path)
-        if name in self._read:
-            if self._read[name] != status:
-                self.changed_files.add(name)
-            return
-        side = _side(path)
+        if self._read.get(name, status) != status:
+            self.changed_files.add(name)
+        return name in self._read
+
+    def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
+        name, side = self._name(path), _side(path)
         if side is Side.OTLP:
             raise UsageError(f"{path} holds spans, no native trace bodies: give --native URL to forward spans")
         if side is Side.NATIVE:
@@ -209,9 +215,10 @@ class SpanFilesSource(_FilesSource):
         files = content["files"].items()
         return {str(name): (int(count), str(digest), str(first)) for name, (count, digest, first) in files}
 
+    def _is_read(self, path: AnyPath, status: _Status) -> bool:
+        return self._seen.get(path) == status
+
     def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
-        if self._seen.get(path) == status:
-            return
         detected = detect(path)
         if detected.side is Side.NATIVE:
             raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
@@ -232,10 +239,10 @@ class SpanFilesSource(_FilesSource):
         """Yield what was not read yet of a file, or of one that it is a copy of.
 
         It is taken for the file that begins with the same message and of which most was read. If the digest shows that
-        it is another one, it is read anew, with the ``forwarded`` messages that it shares with one passed over.
+        it is another one, it is read again; the first ``forwarded`` messages, which both share, are passed over.
         """
         name, first, same, most = self._name(path), "", "", forwarded or 0
-        known, is_named = {"": 0}, False
+        known, is_named, number, digest = {"": 0}, False, 0, ""
         for number, (digest, item) in enumerate(_digested_items(path, layout), start=1):
             if not first and isinstance(item, Message):
                 if not item.content:  # without spans: many files may begin with the same
@@ -258,7 +265,25 @@ class SpanFilesSource(_FilesSource):
             else:
                 yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
         if known[same] < most:
-            yield from self._messages(path, layout, changed_ms, forwarded=known[same])
+            progress = number, digest, first
+            is_part = forwarded is None and number < most and self._record_part(name, same, progress)
+            yield from self._messages(path, layout, changed_ms, forwarded=number if is_part else known[same])
+
+    def _record_part(self, name: str, same: str, progress: _Progress) -> bool:
+        """Record the progress of a file whose messages all stand at the beginning of another one, if it is such a file.
+
+        A rotation that copies leaves one for a moment. The other one must still be there.
+        """
+        number, digest, first = progress
+        longer = [other for other, (count, _, begin) in self._read.items() if begin == first and count > number]
+        for path in (self._directory / other for other in longer if not other.startswith("//")):
+            if path.is_file() and (detected := detect(path)).side is Side.OTLP:
+                items = islice(_digested_items(path, detected.layout), number - 1, number)
+                if any(reached == digest for reached, _ in items):
+                    self._keep_replaced(name, same)
+                    self._read[name] = progress
+                    return True
+        return False
 
     def _keep_replaced(self, name: str, same: str) -> None:
         """Keep the progress of another file that had this name: it may have got a new one since the files were listed.

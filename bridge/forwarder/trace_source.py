@@ -49,7 +49,7 @@ class TraceSource(ABC):
         trimmed: what retention had removed.
         bad_bodies: how many pieces of files are not messages.
         first_bad: place and reason of the first of them.
-        new_bad: those of the last that the caller has not named yet.
+        new_bad: place and reason of the last of them, until the caller has printed that.
         changed_files: names of those that changed since they were forwarded; they are not read again.
     """
 

@@ -40,7 +40,7 @@ class InaccessibleInputError(UnreadableInputError):
 
 
 class DamagedInputError(UnreadableInputError):
-    """A Parquet file is incomplete: it holds native messages that no reader can count."""
+    """A damaged Parquet file, whose native messages cannot be counted."""
 
 
 class _Status(NamedTuple):

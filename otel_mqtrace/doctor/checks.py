@@ -101,6 +101,8 @@ _PACKAGES: Final = (
     "pyspark",
 )
 _OTLP_EXPORTERS: Final = frozenset({"otlp", "otlp_proto_grpc", "otlp_proto_http", "otlp_json_http", "mqtrace_otlp"})
+_OTLP_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+"""The exporters that the SDK takes for ``otlp``: the one of that name comes with a package that need not be there."""
 _INSTRUMENTORS: Final = "opentelemetry_instrumentor"
 _DISABLED: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 _OURS: Final = "mqtrace_"
@@ -215,7 +217,9 @@ def _exporters(checkup: Checkup, settings: Settings, environ: Mapping[str, str])
     checkup.facts["exporters"] = {"wanted": list(settings.exporters), "installed": sorted(known)}
     if not settings.exporters:
         checkup.facts["exporters"]["note"] = "none of ours: spans go where OpenTelemetry's own settings direct them"
-    of_sdk = {name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", "").split(",")} - {"", "none"}
+    otlp = _OTLP_BY_PROTOCOL.get((_setting(environ, "PROTOCOL") or "grpc").strip(), "otlp")
+    named = {name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", "").split(",")} - {"", "none"}
+    of_sdk = {otlp if name == "otlp" else name for name in named}
     wanted = [("MQTRACE_EXPORTERS", name) for name in settings.exporters]
     wanted += [("OTEL_TRACES_EXPORTER", name) for name in sorted(of_sdk)]
     for variable, name in wanted:

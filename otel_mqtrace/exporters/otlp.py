@@ -121,12 +121,8 @@ def read_partial_success(reply: bytes) -> tuple[int, str]:
             response = json_format.Parse(reply, ExportTraceServiceResponse(), ignore_unknown_fields=True)
         else:
             response = ExportTraceServiceResponse.FromString(reply)
-    except (
-        DecodeError,
-        json_format.ParseError,
-        UnicodeDecodeError,
-    ):  # receivers answer all kinds of things; the status has decided already
-        return 0, ""
+    except (DecodeError, json_format.ParseError, UnicodeDecodeError):
+        return 0, ""  # receivers answer all kinds of things; the status has decided already
     return max(response.partial_success.rejected_spans, 0), response.partial_success.error_message
 
 

@@ -1,10 +1,12 @@
 """Switching on and off: providers early and late, exporters good and bad, and never an exception."""
 
 import logging
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor, TimeoutError, wait  # noqa: A004 - a class of its own in Python 3.10
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import confluent_kafka
 import pytest
@@ -106,6 +108,61 @@ def test_spans_of_other_threads_wait_for_the_processor_that_clients_share():
         first, second = (ProviderBinding(provider, None, Settings(), [], {}, {"mqtrace_native": make}) for _ in "12")
         first.ensure_attached()
     assert processors_of(provider) == (first.processor,) == (second.processor,)
+    provider.shutdown()
+
+
+def test_logging_handler_that_sends_does_not_wait_for_ever_for_an_exporter_that_logs(caplog, monkeypatch):
+    monkeypatch.setattr("otel_mqtrace.provider._LONGEST_WAIT_S", 0.2)
+    provider, is_being_made, is_sending = TracerProvider(), Event(), Event()
+    logger = logging.getLogger("sends")
+
+    class SendingHandler(logging.Handler):
+        def emit(self, record):
+            is_sending.set()
+            binding.ensure_attached()
+
+    def make():
+        is_being_made.set()
+        is_sending.wait(20)  # the handler holds its lock, and waits
+        logger.warning("an exporter is being made")
+        return RecordingExporter()
+
+    binding = ProviderBinding(provider, None, Settings(), [], {}, {"mqtrace_native": make})
+    handler = SendingHandler()
+    logger.addHandler(handler)
+    with ThreadPoolExecutor(1) as other:
+        attached = other.submit(binding.ensure_attached)
+        is_being_made.wait(20)
+        logger.warning("hello")
+        attached.result(20)
+    logger.removeHandler(handler)
+    assert processors_of(provider) == (binding.processor,)
+    assert [each.getMessage() for each in caplog.records if "mqtrace" in each.getMessage()] == [
+        "mqtrace: an exporter takes long to start: until it has, other threads' spans are lost"
+    ]
+    provider.shutdown()
+
+
+def test_child_forked_while_an_exporter_is_being_made_attaches_one_of_its_own():
+    provider, is_being_made, is_forked, parent = TracerProvider(), Event(), Event(), os.getpid()
+
+    def make():
+        is_being_made.set()
+        assert os.getpid() != parent or is_forked.wait(20)
+        return RecordingExporter()
+
+    binding = ProviderBinding(provider, None, Settings(), [], {}, {"mqtrace_native": make})
+    with ThreadPoolExecutor(1) as other:
+        other.submit(binding.ensure_attached)
+        is_being_made.wait(20)
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                binding.ensure_attached()
+                os._exit(0 if processors_of(provider) == (binding.processor,) else 3)
+            os._exit(4)
+        is_forked.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     provider.shutdown()
 
 

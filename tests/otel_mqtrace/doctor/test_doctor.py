@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +14,7 @@ import pytest
 
 from otel_mqtrace.cli import main
 from otel_mqtrace.config import Settings
-from otel_mqtrace.doctor import broker
+from otel_mqtrace.doctor import broker, checks
 from otel_mqtrace.doctor.broker import examine_broker, examine_rocketmq
 from otel_mqtrace.doctor.checks import Checkup, examine_directories, examine_environment, examine_otlp
 from otel_mqtrace.doctor.child_process import examine_reports
@@ -153,6 +153,18 @@ def test_fault_is_the_only_finding_with_its_value_and_no_password(examine, findi
     assert all(findings[finding][part] for part in ("what", "where", "fix"))
     assert words in findings[finding]["what"]
     assert SECRET not in str(facts) + str(findings)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "installed", "is_found"),
+    [(None, "grpc", True), ("http/protobuf", "http", True), ("http/protobuf", "grpc", False), ("grpc", "http", False)],
+)
+def test_exporter_of_otlp_is_that_of_its_protocol(environment, monkeypatch, protocol, installed, is_found):
+    points = {EXPORTER_GROUP: [EntryPoint(name := f"otlp_proto_{installed}", "builtins:object", EXPORTER_GROUP)]}
+    monkeypatch.setattr(checks, "entry_points", lambda group: points.get(group, []))
+    checkup, changes = Checkup(), {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    examine_environment(checkup, environment(MQTRACE_EXPORTERS=name, **changes))
+    assert ("exporter_missing" in str(checkup.as_dict()["findings"])) is not is_found
 
 
 @pytest.mark.parametrize(
