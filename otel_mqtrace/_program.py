@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _BY_SIGNAL = 128
 _STDERR = 2
 YOUNG_OBJECTS = 50_000
-"""Python looks for garbage after so many: imports make 200,000 objects that stay, and collecting them took 0.07 s."""
+"""The collector's first threshold: imports make 200,000 objects that stay, and collecting them took 0.07 s."""
 _MOMENT_S = 0.01
 
 

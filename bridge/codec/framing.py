@@ -180,8 +180,11 @@ def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
         batches = file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=columns)
         rows = (row for batch in batches for row in batch.to_pylist())
         yield from map(_body_of_row, rows, itertools.count(1))
-    except pa.ArrowException as error:
-        raise DamagedInputError(f"{name}: not a readable Parquet file ({error}): move it away") from error
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's; pyarrow's own has no number
+            raise
+        reason = " ".join(str(error).split())
+        raise DamagedInputError(f"{name}: not a readable Parquet file ({reason}): move it away") from error
 
 
 def _body_of_row(beside: dict[str, Any], row: int) -> Body | BadBody:

@@ -14,9 +14,9 @@ from bridge.forwarder.trace_source import TraceSource
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
-from bridge.storage import as_path
+from bridge.storage import DamagedInputError, as_path
 from otel_mqtrace._clock import NS_PER_MS
-from otel_mqtrace._errors import UnreadableInputError, UsageError
+from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.wire.native.layout import RECORD_START
 
@@ -108,7 +108,7 @@ class _FilesSource(TraceSource):
                     raise
                 refusal = error if refusal is None and isinstance(error, UsageError) else refusal
                 if path not in self._passed_over:
-                    self._count_bad(self._name(path), str(error).removeprefix(str(path)).lstrip(": "))
+                    self._count_error(path, error)
                 # What the system refuses may be allowed without a change.
                 self._passed_over[path] = None if isinstance(error.__cause__, OSError) else status
         if refusal and not self._read:
@@ -119,6 +119,9 @@ class _FilesSource(TraceSource):
             return path.relative_to(self._directory).as_posix()
         except ValueError:  # a link in the directory to a file elsewhere
             return str(path)
+
+    def _count_error(self, path: AnyPath, error: Exception) -> None:
+        self._count_bad(self._name(path), str(error).removeprefix(str(path)).lstrip(": "))
 
     def _count_bad(self, place: str, reason: str) -> None:
         self.bad_bodies += 1
@@ -164,7 +167,13 @@ class FilesTraceSource(_FilesSource):
             self._done = done
 
     def _messages(self, path: AnyPath, name: str, status: _Status) -> Iterator[LandedMessage]:
+        """Yield the messages of a file; what lies behind damage in its middle is one of ``bad_bodies``.
+
+        Raises:
+            PeerError: the system failed in the middle of the file.
+        """
         _, changed_ns = status
+        has_begun = False
         try:
             with path.open("rb") as stream:
                 for number, body in enumerate(read_landed(stream, Framing.AUTO, name=str(path))):
@@ -174,6 +183,7 @@ class FilesTraceSource(_FilesSource):
                     if not (body.beside or RECORD_START.search(body.body)):
                         self._count_bad(name, "no record")
                         continue
+                    has_begun = True
                     arrival_ms = changed_ns // NS_PER_MS if body.arrival_ms is None else body.arrival_ms
                     yield LandedMessage(
                         source=name, offset=number, arrival_ms=arrival_ms, keys=body.keys, body=body.body
@@ -182,6 +192,12 @@ class FilesTraceSource(_FilesSource):
             raise
         except OSError as error:
             raise unreadable(str(path), error) from error
+        except UnreadableInputError as error:
+            if not has_begun:
+                raise
+            if not isinstance(error, DamagedInputError):
+                raise PeerError(str(error)) from error
+            self._count_error(path, error)  # and the file is done: read again, it would repeat what was yielded
 
 
 def _side(path: AnyPath) -> Side:

@@ -65,7 +65,7 @@ class KafkaTraceSource(TopicSource[int]):
         self.behind = frozenset(behind)
         if not behind:
             return
-        # The last message is read again: another one in its place shows that the topic was made anew in between.
+        # The last message is read again: another one in its place shows that the topic was created again in between.
         starts = self._next | {partition: last.offset() for partition, last in self._last.items()}
         ranges = {(self.topic, partition): (starts[partition], ends[partition]) for partition in sorted(behind)}
         with closing(
@@ -80,7 +80,7 @@ class KafkaTraceSource(TopicSource[int]):
                 yield [landed_message(message, otherwise_ms=now_ms) for message in batch]
 
     def _is_new(self, message: Any) -> bool:
-        """Return whether ``message`` was not yielded before, and step behind it.
+        """Return whether ``message`` was not yielded before, and move the position behind it.
 
         Raises:
             PeerError: another one was yielded in its place.

@@ -97,7 +97,6 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint, reading)
         forwarding = native or spans
         measures = Measures(spans)
-
         on_pass = partial(_print_pass, options=options, source=source, spans=forwarding, measures=measures)
         try:
             if options.once:

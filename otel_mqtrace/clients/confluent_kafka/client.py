@@ -48,7 +48,7 @@ def configuration_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
 
 
 class ConfiguredState(ClientState):
-    """A state that is made of a configuration, which a client that is older than the patch keeps to itself."""
+    """A state made from the client's configuration, which is unknown for a client that is older than the patch."""
 
     @classmethod
     def of_client(cls, client: Any) -> Self:  # noqa: ARG003 - see above

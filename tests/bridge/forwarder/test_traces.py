@@ -3,6 +3,8 @@
 import gzip
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -236,6 +238,23 @@ def test_unreadable_file_among_others_is_counted_and_read_once_it_is_whole(files
     assert source.first_bad.startswith(f"part: {reason}")
     copy.write_bytes(whole)
     assert sum(map(len, source.drain())) == 1
+
+
+def test_file_that_is_damaged_in_its_middle_is_forwarded_up_to_there_once(files, open_files):
+    part = files / "part.parquet"
+    rows = pa.Table.from_pylist([{"body": body_of(pub())}] * 1_200)
+    pq.write_table(rows, part, row_group_size=600)
+    page = pq.ParquetFile(part).metadata.row_group(1).column(0).data_page_offset
+    with part.open("r+b") as file:
+        file.seek(page)
+        file.write(b"\xff" * 50)
+    source = open_files()
+    forwarded, again = [sum(map(len, source.drain())) for _ in range(2)]
+    assert (2 < forwarded <= 2 + 600, again) == (True, 0)
+    assert (source.bad_bodies, "\n" in source.first_bad) == (2, False)
+    assert source.first_bad.startswith("part.parquet: not a readable Parquet file (")
+    source.commit()
+    assert not any(open_files().drain())
 
 
 def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files):
