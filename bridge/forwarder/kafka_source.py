@@ -36,7 +36,7 @@ class KafkaTraceSource(TopicSource[int]):
     instead of failing. ``timeout_ms`` limits one answer of the broker.
 
     Raises:
-        PeerError: the broker does not answer, the topic does not exist or was created anew, or messages were trimmed.
+        PeerError: the broker does not answer, the topic does not exist or was created again, or messages were trimmed.
     """
 
     _retention = "the topic's retention"
@@ -88,7 +88,9 @@ class KafkaTraceSource(TopicSource[int]):
         partition, offset = message.partition(), message.offset()
         if offset < self._next[partition]:
             if _differs(message, self._last[partition]):
-                raise self._made_anew(partition, f"holds another message at {offset} than group {self._group} has read")
+                raise self._created_again(
+                    partition, f"has another message at {offset} than the group {self._group} read"
+                )
             return False
         self._next[partition], self._last[partition] = offset + 1, message
         return True

@@ -163,14 +163,14 @@ class TopicSource(TraceSource, Generic[_P]):
         """Raise for a partition shorter than what was committed: nothing new would be read of it for long."""
         position = self._next[partition]
         if position > end:
-            raise self._made_anew(partition, f"ends at {end}, but the group {self._group} remembers {position}")
+            raise self._created_again(partition, f"ends at {end}, but the group {self._group} remembers {position}")
         if position < low:
             self._pass_over(partition, position, low)
             self._start[partition] = self._next[partition] = low
 
-    def _made_anew(self, partition: _P, sign: str) -> PeerError:
+    def _created_again(self, partition: _P, sign: str) -> PeerError:
         return PeerError(
-            f"{self._name(partition)} {sign}: the topic was made anew, or messages were lost; "
+            f"{self._name(partition)} {sign}: the topic was created again, or messages were lost; "
             "go on with another --group"
         )
 

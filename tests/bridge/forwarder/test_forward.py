@@ -129,7 +129,7 @@ def test_offsets_that_retention_removed_are_an_error_or_counted(topic, tmp_path)
 
 
 class _AfterDeletion(Consumer):
-    """Answers as a topic of this name that was made anew and filled beyond the position."""
+    """Answers as a topic of this name that was created again and filled beyond the position."""
 
     is_anew = False
 
@@ -148,7 +148,7 @@ class _Other:
         return b"other"
 
 
-def test_topic_made_anew_and_filled_beyond_the_position_is_an_error(topic, monkeypatch):
+def test_topic_created_again_and_filled_beyond_the_position_is_an_error(topic, monkeypatch):
     """The messages below the position would be skipped, and no count would name them."""
     monkeypatch.setattr(source_module, "Consumer", _AfterDeletion)
     topic.send(*[b"1"] * 3, partition=0)
@@ -158,7 +158,7 @@ def test_topic_made_anew_and_filled_beyond_the_position_is_an_error(topic, monke
             source.commit()
             topic.send(b"2", partition=0)
         monkeypatch.setattr(_AfterDeletion, "is_anew", True)
-        with pytest.raises(PeerError, match=r"\[0\] holds another message at 3 than .* made anew"):
+        with pytest.raises(PeerError, match=r"\[0\] has another message at 3 than .* created again"):
             list(source.drain())
 
 

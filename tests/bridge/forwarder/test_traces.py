@@ -1,6 +1,8 @@
 """From trace messages to delivered spans: what is committed when, against sources that remember."""
 
+import errno
 import gzip
+import itertools
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from bridge.codec.files import Reading
+from bridge.codec.framing import read_landed, unreadable
 from bridge.forwarder.files_source import FilesTraceSource, SpanFilesSource
 from bridge.forwarder.pairing import Pairing, Place
 from bridge.forwarder.resume_file import ResumeFile
@@ -255,6 +258,18 @@ def test_file_that_is_damaged_in_its_middle_is_forwarded_up_to_there_once(files,
     assert source.first_bad.startswith("part.parquet: not a readable Parquet file (")
     source.commit()
     assert not any(open_files().drain())
+
+
+def test_system_that_fails_in_the_middle_of_a_file_ends_the_run(files, open_files, monkeypatch):
+    """Read again in the next pass, the file would repeat what was yielded of it."""
+
+    def read(stream, framing, *, name):
+        yield from itertools.islice(read_landed(stream, framing, name=name), 1)
+        raise unreadable(name, OSError(errno.EIO, "Input/output error"))
+
+    monkeypatch.setattr("bridge.forwarder.files_source.read_landed", read)
+    with pytest.raises(PeerError, match="Input/output error"):
+        list(open_files().drain())
 
 
 def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files):
