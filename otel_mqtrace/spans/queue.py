@@ -211,11 +211,14 @@ class SpanQueue(Generic[Item]):
         """Return all counters as of one instant."""
         with self._lock:
             self._drop_surplus()
+            removed, refused, dropped = self._removed, self._refused, dict(self._dropped)
             waiting = len(self._waiting)  # once: other threads append meanwhile
+            if (removed, refused) != (self._removed, self._refused):  # a finalizer came in between
+                return self.stats()
             return LaneStats(
-                offered=self._removed + waiting + self._refused,
+                offered=removed + waiting + refused,
                 exported=self._exported,
-                dropped=dict(self._dropped),
+                dropped=dropped,
                 failed=self._failed,
                 pending=waiting + len(self._in_flight),
             )

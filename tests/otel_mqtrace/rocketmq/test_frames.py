@@ -95,6 +95,7 @@ def _frame(header, kind=0):
         (_frame(b'{"extFields":[]}'), "extFields"),
         (_frame(b"{}", 1), "serialize type 1"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a RocketMQ remoting port"),
+        (struct.pack(">II", 3, 0), "not a RocketMQ remoting port"),
     ],
     ids=lambda each: repr(each)[:30],
 )

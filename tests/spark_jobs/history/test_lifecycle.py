@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from spark_jobs.history.lifecycle import (
+    CLOSED,
     OpenKey,
     Runs,
     assign_lifecycle,
     decide_lifecycle,
+    hash_closed,
 )
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
-from tests.support.events import before, both, consumed, publish
+from tests.support.events import START_MS, before, both, consumed, publish
 from tests.support.kernel_runs import plan_of, table_of
 
 MINUTE_MS = 60_000
@@ -133,3 +136,12 @@ def test_half_record_is_open_until_the_horizon():
     assert (lifecycles["H"][0], lifecycles["G"][0]) == ("new", None)
     nothing_settled = lifecycles_of(assign_lifecycle(verdicts, replace(runs, horizon_ms=None)))
     assert nothing_settled["G"][0] == "new"
+
+
+@pytest.mark.parametrize(("side", "other"), [("native", "otlp"), ("otlp", "native")])
+def test_open_key_at_the_position_of_a_closed_one_of_its_side_has_regressed(side, other):
+    place = {"path": "a.jsonl", "record_index": 0, "raw_hash": 7, "line": 3}
+    verdicts, runs = verdicts_of([*both("Z", at_ms=0), *(publish(each, each, **place) for each in (side, other))])
+    closed = pa.Table.from_pylist([{**place, "side": side, "first_seen_run": 2, "last_ms": START_MS}], schema=CLOSED)
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), hash_closed(closed)))
+    assert lifecycles == {"Z": (None, None), side: ("regressed", 2), other: ("new", 4)}

@@ -314,6 +314,16 @@ def test_layouts_give_the_same_events(tmp_path):
     assert set(repeated.values()) == {6}
 
 
+def test_damage_is_counted_and_located(tmp_path):
+    killed = (f"killed/kill.{layout}" for layout in ("jsonl", "pb.framed", "pb.zst.framed", "json.zst.framed"))
+    names = (*killed, "append-after-kill/torn.jsonl", "append-after-kill/torn.pb.framed")
+    side = otlp_side(tmp_path, *[str(OTLP / name) for name in names])
+    assert side.truncated_tails == 4
+    assert side.records_read == 67 + 67 + 63 + 57 + 78 + 81 + 2
+    damaged = [(Path(row["path"]).name, row["line"]) for row in malformed_of(side)]
+    assert sorted(damaged) == [("torn.jsonl", 13), ("torn.pb.framed", 14)]
+
+
 def test_foreign_line_is_bad_unless_it_is_of_another_signal(tmp_path):
     """Collectors write U+2028 raw."""
     others = ('{"resourceMetrics": []}', '{"resourceLogs": []}', "{}", '{"hello": 1}')

@@ -146,7 +146,7 @@ def test_policy_file_of_a_windows_editor_is_read(tmp_path):
     "options",
     [
         *({"profile": "perl"}, {"native_writer": "kafka"}, {"native_writer": "rocketmq-x"}),
-        *({"profile": "java-agent+mqtrace"}, {"native_writer": "mqtrace+kafka"}),
+        *({"profile": "java-agent+mqtrace"}, {"native_writer": "mqtrace+kafka"}, {"native_writer": "mqtrace-1"}),
     ],
 )
 def test_unknown_writer_is_a_usage_error_that_names_the_choices(options):

@@ -52,11 +52,15 @@ def test_same_result_gives_the_same_texts():
     assert render_reports(result()) == render_reports(result())
 
 
-def test_result_json_writes_nan_and_infinity_as_null():
+def test_result_json_has_the_counts_of_the_run_and_null_for_nan_and_infinity():
     made = result(latency={"queue": Latency(count=1, p50=float("nan"), p95=float("inf"))})
     read = json.loads(made.dumps(), parse_constant=pytest.fail)
     assert read["latency"]["queue"]["p50"] is None
     assert read["latency"]["queue"]["p95"] is None
+    assert (read["horizon"], read["status"], read["reason"]) == (made.horizon_ms, made.status, made.reason)
+    assert read["inputs"]["native"]["records_read"] == made.inputs.native.records_read
+    assert read["fields"]["store_host"] == {"EQUAL": 5935, "DIFFERENT": 7}
+    assert "samples" not in read
 
 
 def test_junit_has_one_test_per_gate():
