@@ -232,7 +232,8 @@ class _Transaction:
 class TransactionHook:
     """The open transaction of one producer. Only an end that succeeded is recorded; a failed one may be tried again.
 
-    ``before`` is its hook under an earlier ``instrument()``: a transaction that is open stays open.
+    ``before`` is its hook under an earlier ``instrument()``. If a transaction was open then, later sends are in one.
+    That may be the next one, begun while tracing was off: no end is recorded for the earlier sends.
     """
 
     def __init__(self, tracing: Tracing, info: ClientInfo, before: TransactionHook | None = None) -> None:
@@ -241,8 +242,10 @@ class TransactionHook:
         self.now_ns = self._end.now_ns
         queue_size = tracing.settings.queue_size
         self._max_messages = MAX_MESSAGES if queue_size is None else min(MAX_MESSAGES, max(1, queue_size // 2))
-        self._latest: _Transaction | None = None if before is None else before._latest  # noqa: SLF001 - its own class
-        self.transaction_id: str | None = None if before is None else before.transaction_id
+        self._latest: _Transaction | None = None
+        self.transaction_id: str | None = None
+        if before is not None and before.transaction_id is not None:
+            self.begin()
 
     @guarded("TransactionHook.begin")
     def begin(self) -> None:

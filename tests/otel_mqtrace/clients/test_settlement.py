@@ -229,16 +229,23 @@ def test_every_message_of_a_transaction_has_an_end_linked_to_its_send(transactio
         assert bean.offset_msg_id == send.attributes["mqtrace.offset_msg_id"]
 
 
-def test_transaction_that_is_open_at_a_second_instrument_goes_on(transactional, instrumentor, instrument, spans, topic):
+@pytest.mark.parametrize("is_next", [False, True])
+def test_transaction_open_at_a_second_instrument_claims_no_end_of_earlier_sends(
+    transactional, instrumentor, instrument, spans, topic, is_next
+):
+    """Tracing was off in between: the first transaction may have been aborted, and the next begun."""
     transactional.produce(topic, b"1")
     instrumentor.uninstrument()
+    if is_next:
+        transactional.abort_transaction(10)
+        transactional.begin_transaction()
     instrument()
     transactional.produce(topic, b"2")
     transactional.commit_transaction(10)
-    sends, ends = spans.take_all(f"send {topic}"), spans.take_all(f"end_transaction {topic}")
+    sends, (end,) = spans.take_all(f"send {topic}"), spans.take_all(f"end_transaction {topic}")
     assert [span.attributes["mqtrace.msg_type"] for span in sends] == ["Trans_Msg_Half"] * 2
-    assert len({span.attributes["mqtrace.transaction_id"] for span in sends + ends}) == 1
-    assert len(ends) == 2
+    earlier, later = (span.attributes["mqtrace.transaction_id"] for span in sends)
+    assert earlier != later == end.attributes["mqtrace.transaction_id"]
 
 
 def test_message_that_is_queued_when_a_signal_handler_raises_has_an_end(transactional, interrupted, spans, topic):
