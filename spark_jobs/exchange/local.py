@@ -85,11 +85,11 @@ class LocalEngine(Engine):
                         workers = self._start_workers(min(most_workers, len(left) - 1))
                         helpers = [pool.submit(_run_all, partial(one.run, function), left, answers) for one in workers]
                     _run_next(function, left, answers)
+                for helper in helpers:
+                    helper.result()
             except BaseException:
                 self._stop_workers()  # what they do is of no use any more
                 raise
-        for helper in helpers:
-            helper.result()
         return answers
 
     def exchange(

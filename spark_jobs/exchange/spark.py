@@ -121,8 +121,7 @@ def _run_step(
 
 
 def _values(batches: Iterator[pa.RecordBatch], at: int) -> Iterator[Any]:
-    for batch in batches:
-        yield from batch.column(at).to_pylist()
+    return (value.as_py() for batch in batches for value in batch.column(at))
 
 
 def _pack_tasks(pack: Pack, tasks: Sequence[Any], batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:

@@ -154,7 +154,7 @@ def read_closed(paths: Iterable[str]) -> pa.Table | None:
     """
     narrow = pa.schema([CLOSED.field(name) for name in (*POSITION, "first_seen_run")])
     parts = [hash_closed(rows) for path in paths for rows in read_groups(path, narrow)]
-    return pa.concat_tables(parts) if parts else None
+    return pa.concat_tables(parts).combine_chunks() if parts else None
 
 
 def hash_closed(closed: pa.Table) -> pa.Table:

@@ -52,6 +52,7 @@ class Ingested:
 
     def __init__(self, directory: AnyPath) -> None:
         self.directory = directory.absolute()
+        self._listed: dict[str, Batch] | None = None  # the list, once it was read: no other run may write it
 
     def make_batch(self, kind: str) -> str:
         """Return the name of a new batch and make its directory; tasks of one that failed may still write to theirs."""
@@ -96,8 +97,8 @@ class Ingested:
 
         The middle one, because the clock of one event may be wrong. What was dropped still counts as read.
         """
-        listed = self._read()
-        last = {name: greatest(side.last_event_ms for side in listed[name].sides.values()) for name in self.batches()}
+        listed, batches = self._read(), self.batches()
+        last = {name: greatest(side.last_event_ms for side in one.sides.values()) for name, one in batches.items()}
         ends = {name: end for name, end in last.items() if end is not None}
         middle = sorted(ends.values())[len(ends) // 2] if ends else 0
         old = [name for name, end in ends.items() if end < middle - keep_ms]
@@ -131,7 +132,7 @@ class Ingested:
 
     def total_read(self) -> Mapping[str, EventSide]:
         """Return the sides with what was dropped, of which only sources and offsets are left."""
-        return _total(self._read().values()).sides
+        return _total(Batch(one.sides) for one in self._read().values()).sides
 
     def remove_unlisted(self) -> None:
         """Remove what killed and failed runs left: half-written batches, and those that were joined or dropped."""
@@ -141,14 +142,16 @@ class Ingested:
                 remove_tree(path)
 
     def _read(self) -> dict[str, Batch]:
-        path = self.directory / _LIST
-        try:
-            listed = dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-            return {name: self._from_plain(**plain) for name, plain in sorted(listed.items())}
-        except (OSError, ValueError, TypeError) as error:
-            raise UnreadableInputError(
-                f"{path} cannot be read: {error}; remove the directory stream to read everything again"
-            ) from error
+        if self._listed is None:
+            path = self.directory / _LIST
+            try:
+                listed = dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+                self._listed = {name: self._from_plain(**plain) for name, plain in sorted(listed.items())}
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                raise UnreadableInputError(
+                    f"{path} cannot be read: {error!r}; remove the directory stream to read everything again"
+                ) from error
+        return self._listed
 
     def _from_plain(self, sides: Mapping[str, Any], sizes: Mapping[str, int]) -> Batch:
         read = {side: EventSide.from_plain(plain) for side, plain in sides.items()}
@@ -166,11 +169,12 @@ class Ingested:
 
     def _write(self, listed: Mapping[str, Batch], *, without: Sequence[str] = ()) -> None:
         """Replace the list, flushed to disk, and remove the batches that are not in it any more."""
-        plain = {name: self._to_plain(batch) for name, batch in listed.items() if name not in without}
+        left = {name: batch for name, batch in sorted(listed.items()) if name not in without}
         with committed(self.directory / _LIST) as unready, Path(unready).open("w", encoding="utf-8") as file:
-            json.dump(plain, file, ensure_ascii=False)
+            file.write(json.dumps({name: self._to_plain(batch) for name, batch in left.items()}, ensure_ascii=False))
             file.flush()
             os.fsync(file.fileno())
+        self._listed = left
         for name in without:
             remove_tree(self.place(name))
 

@@ -60,6 +60,7 @@ def _name(resolve: _Resolve, directory: str, bucket: int, blobs: Iterable[bytes]
         pa.concat_tables([schema.empty_table(), *(one for one in tables if one.column_names == schema.names)])
         for schema in (WAITING, CLAIM)
     )
+    claims = claims.filter(pc.is_in(claims["at"], waiting["at"].combine_chunks()))  # most places have no waiting row
     rows = waiting.select(NORMALISED.names).set_column(_AT_ID, NORMALISED.field(_AT_ID), resolve(waiting, claims))
     with open_events(f"{directory}/named-{bucket:05d}.parquet") as file:
         _write(file, rows)

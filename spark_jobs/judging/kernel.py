@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_jobs.columns import Column, Ints
+    from spark_jobs.judging.merge import Merged
     from spark_jobs.judging.plan import Plan
 
 
@@ -69,9 +70,8 @@ def judge_slices(
     """
     given, groups = _prepare(single_arrays(events) if columns is None else columns)
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
-    merged, event_of_row = merge_records(given)
-    keys, key_of_event = join_pairs(merged, match_partial_keys(given, merged, plan.pairing_ms))
-    messages, key_of_row = describe_messages(given, keys), key_of_event[event_of_row]
+    keys, key_of_row = _find_keys(given, plan)
+    messages = describe_messages(given, keys)
     slices = 1 if keys_per_slice is None else max(round(len(keys) / keys_per_slice), 1)
     size = max(-(-len(keys) // slices), 1)
     for begin in range(0, max(len(keys), 1), size):
@@ -79,7 +79,14 @@ def judge_slices(
         verdict_of = np.where((key_of_row >= begin) & (key_of_row < end), key_of_row - begin, -1)
         some = keys.take(np.arange(begin, end))
         # No name for the verdicts: it would keep them while the next ones are laid out.
-        yield Judged(lay_out(given, some, messages, plan) if end else VERDICT.empty_table(), events, verdict_of)
+        yield Judged(lay_out(given, some, messages, plan) if len(some) else VERDICT.empty_table(), events, verdict_of)
+
+
+def _find_keys(given: Input, plan: Plan) -> tuple[Merged, Ints]:
+    """Return the canonical keys, and of each row the number of its key, -1 for a mention."""
+    merged, event_of_row = merge_records(given)
+    keys, key_of_event = join_pairs(merged, match_partial_keys(given, merged, plan.pairing_ms))
+    return keys, key_of_event[event_of_row]
 
 
 def _prepare(columns: Mapping[str, Column]) -> tuple[Input, Column]:

@@ -93,7 +93,7 @@ def _source_files(
     for path, detected in zip(paths, _detect_all(paths), strict=True):
         if isinstance(detected, UnreadableInputError):
             is_damaged = isinstance(detected, DamagedInputError)
-            # Passed over, its records would be losses in the verdicts; to inspect it is a bad piece.
+            # A native file left out would show as lost records; for inspect a damaged one is a bad piece.
             if isinstance(detected, InaccessibleInputError) or (is_damaged and side is Side.NATIVE):
                 raise detected
             passed_over.append(PassedOver(path, str(detected), is_damaged=is_damaged))

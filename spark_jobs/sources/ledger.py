@@ -100,7 +100,7 @@ def _files(directory: AnyPath) -> list[AnyPath]:
 
 
 class _NotALedgerError(UnreadableInputError):
-    """A file is something else, which may stand in a directory that was given."""
+    """The file holds something else: an error where it was named, skipped where its directory was."""
 
 
 def _read(path: AnyPath) -> tuple[list[CountedDrop], list[Point]]:

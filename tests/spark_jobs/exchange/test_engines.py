@@ -2,6 +2,8 @@
 
 import operator
 import os
+import signal
+import threading
 from functools import partial
 
 import pytest
@@ -106,6 +108,20 @@ def test_process_that_dies_is_one_sentence():
         here = os.getpid()
         with pytest.raises(PeerError, match="a process of the local engine ended"):
             engine.map(partial(die_elsewhere, here), list(range(100)))
+
+
+def test_interrupt_while_others_work_stops_them():
+    here, interrupt = os.getpid(), threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+    with LocalEngine(2, clock=TickingClock()) as engine:
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            engine.map(partial(wait_elsewhere, here), [1, 2, 3])
+        assert len(set(engine.map_here(process_of, list(range(50))))) == 1  # none is left
+
+
+def wait_elsewhere(here, _task):
+    if os.getpid() != here:
+        threading.Event().wait(60)
 
 
 def test_map_of_running_processes_starts_none_and_survives_one_that_dies():

@@ -60,7 +60,8 @@ def test_batch_counts_once_it_is_committed(tmp_path):
     assert not ingested.batches()
     name = take(ingested, "AB")
     files = tuple(list_files(str(tmp_path / f"batch={name}" / "native")))
-    assert ingested.batches() == {name: Batch({"native": side(files=files)}, {f"{name}.jsonl": 10})}
+    for each in (ingested, Ingested(tmp_path)):  # the run that committed it, and the next one
+        assert each.batches() == {name: Batch({"native": side(files=files)}, {f"{name}.jsonl": 10})}
     assert directories(tmp_path) > {f"batch={name}"}
     ingested.remove_unlisted()
     assert directories(tmp_path) == {f"batch={name}"}
@@ -135,13 +136,11 @@ def test_sources_of_dropped_batches_count_as_read(tmp_path):
     assert sources() == {*"1234567", "junk"}
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", '{"files-1": 2}'])
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": 2}', '{"a": {"sides": {"native": {}}, "sizes": {}}}'])
 def test_list_of_batches_that_cannot_be_read_is_refused(tmp_path, text):
-    ingested = Ingested(tmp_path)
-    take(ingested, "A")
     (tmp_path / "batches.json").write_text(text)
     with pytest.raises(UnreadableInputError, match="to read everything again"):
-        ingested.batches()
+        Ingested(tmp_path).batches()
 
 
 def test_sides_equal_those_of_one_batch_run(tmp_path):
@@ -173,9 +172,9 @@ def test_fields_of_a_side_are_joined(tmp_path):
     assert {*full, "files"} == {field.name for field in fields(EventSide)}
     ingested = Ingested(tmp_path)
     take(ingested, "A", EventSide(**full))
-    assert replace(ingested.total().sides["native"], files=()) == EventSide(**full)
+    assert replace(Ingested(tmp_path).total().sides["native"], files=()) == EventSide(**full)
     ingested.compact(most_batches=0)
-    assert replace(ingested.total().sides["native"], files=()) == EventSide(**full)
+    assert replace(Ingested(tmp_path).total().sides["native"], files=()) == EventSide(**full)
 
 
 def test_spans_are_surveyed_again_for_trace_topics_of_a_later_batch(tmp_path):
