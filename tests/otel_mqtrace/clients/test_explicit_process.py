@@ -40,11 +40,13 @@ def test_exception_of_a_block_is_recorded_and_raised(consuming, spans):
 
 def test_second_block_of_a_message_or_its_copy_has_a_second_span(consuming, spans):
     message = poll(consuming(b"1"))
+    automatic = current_span_id()
     for each in (copy.copy(message), message):
         with process(each) as handling:
             handling.failed()
     ended = spans.take_all()
     assert [trace_context_of(span).context_code for span in ended] == [ContextCode.FAILED] * 2
+    assert ended[0].context.span_id == automatic
     assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 2
 
 

@@ -308,8 +308,13 @@ assert len([*landing.glob("native/date=*/part-*")]) == 1
 
 @pytest.mark.parametrize(
     ("moment", "suffix"),
-    [("fcntl.flock", "jsonl"), ("fcntl.flock", "parquet"), ("os.rename", "jsonl")],
-    ids=["removed before its lock", "removed before its lock, as parquet", "being renamed"],
+    [("fcntl.flock", "jsonl"), ("fcntl.flock", "parquet"), ("os.rename", "jsonl"), ("os.rename", "parquet")],
+    ids=[
+        "removed before its lock",
+        "removed before its lock, as parquet",
+        "being renamed",
+        "being renamed, as parquet",
+    ],
 )
 def test_part_is_finished_once_whenever_others_look_for_orphans(run_code, tmp_path, moment, suffix):
     run_code(ADOPTING, tmp_path, moment, suffix)

@@ -99,7 +99,8 @@ def test_spans_identified_by_their_position_are_counted(tmp_path):
     ]
     path = str(tmp_path / "open.parquet")
     write_rows(events(*spans, publish("native", "orders-0@8")), path)
-    assert carry_over_events(PlainEngine(), [path], [], str(tmp_path / "w")).by_position == 1
+    carried = carry_over_events(PlainEngine(), [path], [], str(tmp_path / "w"))
+    assert (carried.by_position, carried.again) == (1, ())  # and no file to search: nothing is read again
 
 
 # -- Positions of records: a null equals a null and nothing else
