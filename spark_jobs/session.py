@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FAILED_AT_THE_SERVER: Final = "SparkConnectGrpcException"  # by name: its module needs the connect extra
-_OWN_MESSAGE: Final = re.compile(r"^(?:otel_mqtrace\._errors\.\w+: |(?=\w+Error: \[Errno ))(.+)$", re.MULTILINE)
+_OWN_MESSAGE: Final = re.compile(r"^(?:(?:otel_mqtrace|bridge)\.[\w.]+: |(?=\w+Error: \[Errno ))(.+)$", re.MULTILINE)
 """The last line of a traceback that ends in an error of ours or of the operating system."""
 
 _PY4J_LOGGERS: Final = ("", "py4j.clientserver", "py4j.java_gateway")  # a filter does not see what children pass up

@@ -19,7 +19,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.storage import DamagedInputError, refuse_compressed
+from bridge.storage import naming_damage, refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
@@ -167,12 +167,11 @@ def _body_of_object(value: Any, text: str, row: int) -> Body | BadBody:
 
 def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
     try:
-        import pyarrow as pa  # noqa: PLC0415  comes with the 'reconcile' extra
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415  comes with the 'reconcile' extra
     except ImportError as error:
         raise MissingExtraError("reading Parquet", "reconcile") from error
     source: Any = stream if stream.seekable() else io.BytesIO(stream.read())
-    try:
+    with naming_damage(name):
         file = pq.ParquetFile(source)
         columns = [column for column in FIELDS if column in file.schema_arrow.names]
         if _BODY not in columns:
@@ -180,11 +179,6 @@ def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
         batches = file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=columns)
         rows = (row for batch in batches for row in batch.to_pylist())
         yield from map(_body_of_row, rows, itertools.count(1))
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the system's; pyarrow's own has no number
-            raise
-        reason = " ".join(str(error).split())
-        raise DamagedInputError(f"{name}: not a readable Parquet file ({reason}): move it away") from error
 
 
 def _body_of_row(beside: dict[str, Any], row: int) -> Body | BadBody:

@@ -321,6 +321,20 @@ def open_parquet(path: str | AnyPath, **options: Any) -> Any:
     return parquet.ParquetFile(place, **options)
 
 
+@contextmanager
+def naming_damage(name: object) -> Iterator[None]:
+    """Raise DamagedInputError for what pyarrow finds wrong with the Parquet file ``name``; the system's errors pass."""
+    import pyarrow as pa  # noqa: PLC0415  (only where parquet is read)
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # pyarrow's own has no number
+            raise
+        reason = " ".join(str(error).split())
+        raise DamagedInputError(f"{name}: not a readable Parquet file ({reason}): move it away") from error
+
+
 def read_row_groups(path: str | AnyPath, columns: Sequence[str] | None = None, **options: Any) -> Iterator[Any]:
     """Yield the tables of a parquet file's row groups, with all columns or some."""
     file = open_parquet(path, **options)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from bridge.codec.framing import decode_base64, read_objects, text_of_json
 from bridge.otlp.detect import Layout
-from bridge.storage import open_parquet
+from bridge.storage import naming_damage, open_parquet
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.columns import make_batch, take_groups, whole_number
 from spark_jobs.schemas import BODY, bad_piece
@@ -92,7 +92,7 @@ def body_batches(splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
     """Yield the bodies in ``splits`` as batches of ``BODY``.
 
     Raises:
-        UnreadableInputError: a line is longer than memory should hold.
+        UnreadableInputError: a line is longer than memory should hold, or a Parquet file is damaged.
     """
     for layout, some in groupby(splits, key=lambda split: split.layout):
         if layout is Layout.LANDING_PARQUET:
@@ -133,7 +133,8 @@ def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
     group = file.metadata.row_group(split.group)
     # 2,000 bodies of 6 kB took 70 MiB: Arrow doubles its buffers as they fill.
     most = max(1, min(BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)))
-    for batch in file.iter_batches(most, row_groups=[split.group], columns=columns, use_threads=False):
+    batches = file.iter_batches(most, row_groups=[split.group], columns=columns, use_threads=False)
+    while (batch := _next_batch(batches, split.path)) is not None:
         rows = batch.num_rows
         given: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         found = {name: _cast(given[name], BODY.field(name).type) for name in columns}
@@ -142,6 +143,11 @@ def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
         found["bad"] = _bad_where(pc.is_null(found["body"]), "no body")
         yield make_batch(found, rows, BODY)
         line += rows
+
+
+def _next_batch(batches: Iterator[Any], path: str) -> Any:
+    with naming_damage(path):
+        return next(batches, None)
 
 
 def _cast(column: Any, kind: Any) -> Any:

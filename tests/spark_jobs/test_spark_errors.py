@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
+from bridge.storage import DamagedInputError
 from otel_mqtrace._errors import PeerError
 from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_errors
 from tests.support.programs import run_python
@@ -136,9 +137,10 @@ def test_wrong_plan_raises_the_error_of_pyspark(spark):
             PeerError,
             r"^Spark failed: OSError: \[Errno 28\] No space left on device: '/there/otlp'; ",
         ),
+        (DamagedInputError("part-0.parquet: no"), PeerError, r"^Spark failed: part-0.parquet: no; fix that"),
         (ZeroDivisionError("ours"), PythonException, "ours"),
     ],
-    ids=["a peer", "a full disk", "a defect"],
+    ids=["a peer", "a full disk", "a damaged file", "a defect"],
 )
 def test_error_of_a_task_keeps_its_own_message(spark, error, kind, message):
     def failing(batches):

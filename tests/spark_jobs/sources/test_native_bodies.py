@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bridge.otlp.detect import Side
+from bridge.storage import DamagedInputError
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.schemas import BODY
 from spark_jobs.sources import native
@@ -207,3 +208,12 @@ def test_column_that_means_something_else_is_one_sentence(tmp_path):
     parquet.write_table(pa.table({"body": [b"a"], "arrival_ms": ["soon"]}), path)
     with pytest.raises(UnreadableInputError, match=r"x\.parquet: column 'arrival_ms' holds string, expected a whole"):
         planned(path)
+
+
+def test_damaged_page_is_one_sentence_that_names_the_file(tmp_path):
+    path = tmp_path / "part-0.parquet"
+    parquet.write_table(pa.table({"body": [bytes([n % 251]) * 99 for n in range(2_000)]}), path, compression="zstd")
+    content = path.read_bytes()
+    path.write_bytes(content[:20] + bytes(200) + content[220:])
+    with pytest.raises(DamagedInputError, match=rf"^{path}: not a readable Parquet file \(.+\): move it away$"):
+        bodies_in(path)
