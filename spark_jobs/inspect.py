@@ -25,7 +25,7 @@ from bridge.otlp.detect import Layout, Side
 from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.otlp.values import attribute_text
-from bridge.page.wording import visible
+from bridge.page.wording import plural, visible
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.decode import decode_body
@@ -128,6 +128,10 @@ def _join_names(before: str, more: str) -> str:
 
 
 _TAIL: Final = " but a line that was cut off"
+_OTHERS: Final = {
+    Side.OTLP: "native records and no spans: use --records",
+    Side.NATIVE: "spans and no native records: use --spans",
+}
 
 
 def run(
@@ -158,6 +162,10 @@ def run(
         _write(inventory.to_json())
     elif wanted is None:
         sys.stdout.write(_summary(inventory))
+    if wanted is not None and inventory.bad:
+        sys.stderr.write(f"mqtrace: {plural(inventory.malformed, 'bad piece')}; first: {_bad(inventory.bad[0])}\n")
+    if wanted is not None and inventory.items and wanted.value not in inventory.side:
+        sys.stderr.write(f"mqtrace: {' '.join(sources)} holds {_OTHERS[wanted]}\n")
     if not (inventory.items or inventory.malformed):
         sys.stderr.write(f"mqtrace: nothing in {' '.join(sources)}{_TAIL if inventory.truncated_tail else ''}\n")
     return 1 if inventory.malformed else 0
@@ -342,7 +350,7 @@ def _summary(found: Inventory) -> str:
     }
     lines = [f"{name:<13} {value}" for name, value in rows.items()]
     lines += [f"written by    {why}" for why in found.writers["evidence"]]
-    lines += [f"bad           {_place(piece)}: {piece.reason}: {piece.text!r}" for piece in found.bad]
+    lines += [f"bad           {_bad(piece)}" for piece in found.bad]
     lines += [f"passed over   {reason}" for reason in found.passed_over]
     return "".join(f"{visible(line, limit=None)}\n" for line in lines)  # a path may hold anything
 
@@ -358,6 +366,10 @@ def _names(found: set[str]) -> str:
     shown = [visible(name, limit=_LONGEST_NAME) for name in sorted(found)[:_MOST_NAMES]]
     more = [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
     return ", ".join([*shown, *more]) or "-"
+
+
+def _bad(piece: BadPiece) -> str:
+    return visible(f"{_place(piece)}: {piece.reason}: {piece.text!r}", limit=None)
 
 
 def _place(piece: BadPiece) -> str:

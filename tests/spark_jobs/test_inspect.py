@@ -40,6 +40,20 @@ def test_bad_records_are_counted_and_located(capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("stream", "told"),
+    [
+        ({"records": True}, "mqtrace: 2 bad pieces; first: {path}:23 record 0"),
+        ({"spans": True}, "mqtrace: {path} holds native records and no spans: use --records\n"),
+    ],
+    ids=["records", "spans"],
+)
+def test_stream_says_what_is_not_in_it(capsys, stream, told):
+    path = VECTORS / "dual/scenarios-5.3.3-old/native.jsonl"
+    assert inspect.run([str(path)], **stream) == 1
+    assert told.format(path=path) in capsys.readouterr().err
+
+
 def test_spans_stream_as_strict_json_lines_with_their_values(capsys):
     assert inspect.run([str(VECTORS / "otlp/odd/traces.jsonl")], spans=True) == 0
     lines = [strict(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
