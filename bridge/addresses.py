@@ -98,7 +98,8 @@ def _parse(text: str) -> Address:
     found = _TOPICS[kind].match(rest)
     if found is None:
         raise UsageError(
-            f"{without_password(text)} is not a topic: write {kind.value}, and passwords into a --client-config FILE"
+            f"{without_password(text)} is not a topic: write {kind.value}, "
+            "and passwords into the file of --client-config or --kafka-config"
         )
     return Address(kind, text, servers=found["servers"], topic=found["topic"])
 
