@@ -163,7 +163,8 @@ def run(
     elif wanted is None:
         sys.stdout.write(_summary(inventory))
     if wanted is not None and inventory.bad:
-        sys.stderr.write(f"mqtrace: {plural(inventory.malformed, 'bad piece')}; first: {_bad(inventory.bad[0])}\n")
+        line = f"mqtrace: {plural(inventory.malformed, 'bad piece')}; first: {_bad(inventory.bad[0])}"
+        sys.stderr.write(f"{visible(line, limit=None)}\n")
     if wanted is not None and inventory.items and wanted.value not in inventory.side:
         sys.stderr.write(f"mqtrace: {' '.join(sources)} holds {_OTHERS[wanted]}\n")
     if not (inventory.items or inventory.malformed):
@@ -369,7 +370,7 @@ def _names(found: set[str]) -> str:
 
 
 def _bad(piece: BadPiece) -> str:
-    return visible(f"{_place(piece)}: {piece.reason}: {piece.text!r}", limit=None)
+    return f"{_place(piece)}: {piece.reason}: {piece.text!r}"
 
 
 def _place(piece: BadPiece) -> str:
