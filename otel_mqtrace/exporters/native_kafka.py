@@ -43,6 +43,8 @@ _SETTLE_S: Final = 1.0
 _TOPIC_WAIT_NS: Final = 10_000_000_000
 _REJECTED: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE"})
 """Errors of the message itself, which no later attempt avoids."""
+_PURGED: Final = "_PURGE_QUEUE"
+"""The code of a message that a purge found in the producer's queue: it was never sent."""
 _FATAL: Final = "_FATAL"
 """The code under which a producer refuses each message after a fatal error."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -76,7 +78,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "_TIMED_OUT": _NO_ANSWER,
     "_TRANSPORT": _NO_ANSWER,
     "_ALL_BROKERS_DOWN": _NO_ANSWER,
-    "_PURGE_QUEUE": _NO_ANSWER,  # it was our own purge, at the deadline
+    _PURGED: _NO_ANSWER,  # it was our own purge, at the deadline
     "_PURGE_INFLIGHT": _NO_ANSWER,
     "_AUTHENTICATION": _NOT_ALLOWED,
     "SASL_AUTHENTICATION_FAILED": _NOT_ALLOWED,
@@ -188,7 +190,10 @@ class TraceProducer(MessageDelivery):
         for position, message in enumerate(messages):
             if not self._produce(producer, message, delivery.reporter(position), deadline):
                 break
-        while delivery.waiting and self._may_wait(deadline):
+        while (delivery.waiting or delivery.purged) and self._may_wait(deadline):
+            # The client's purge does not wait for its own end: the one of the last delivery may still take a message.
+            for position in delivery.take_purged():
+                self._produce(producer, messages[position], delivery.reporter(position), deadline)
             self._poll(producer, _POLL_S)
         if delivery.waiting:
             # A message that is given up must not arrive later: purged ones are reported at once.
@@ -297,6 +302,7 @@ class _Reports:
         self._delivered: set[int] = set()
         self._rejected: set[int] = set()
         self.waiting: set[int] = set()
+        self.purged: list[int] = []
         self.errors: dict[str, str] = {}
 
     def reporter(self, position: int) -> Callable[[Any, Any], None]:
@@ -313,8 +319,17 @@ class _Reports:
                 self.errors[name] = str(error)
                 if name in _REJECTED:
                     self._rejected.add(position)
+                elif name == _PURGED:
+                    self.purged.append(position)
 
         return report
+
+    def take_purged(self) -> list[int]:
+        """Return the positions of messages that a purge found in the queue, once, and forget why."""
+        purged, self.purged = self.purged, []
+        if purged:
+            del self.errors[_PURGED]
+        return purged
 
     def undelivered(self) -> Undelivered:
         left = [position for position in range(len(self._messages)) if position not in self._delivered]

@@ -146,6 +146,28 @@ def test_message_given_up_does_not_arrive_later_and_the_broker_is_used_again(kaf
     assert [msg_id for msg_id in arrived() if msg_id not in in_flight] == [bean(1).msg_id, bean(3).msg_id]
 
 
+def test_message_that_an_earlier_purge_takes_is_sent_again(kafka, exported, arrived, monkeypatch):
+    taken = []
+
+    class Purging(cimpl.Producer):
+        def produce(self, *arguments, on_delivery, **options):
+            def report(error, message):
+                taken.append(error and error.name())
+                on_delivery(error, message)
+
+            super().produce(*arguments, on_delivery=report, **options)
+
+        def poll(self, timeout):
+            if not taken:
+                self.purge(in_queue=True, in_flight=False)
+            return super().poll(timeout)
+
+    monkeypatch.setattr(cimpl, "Producer", Purging)
+    processor = exported(_exporter(kafka, kafka_config={"linger.ms": 500}), pub(1))
+    assert (taken, arrived()) == (["_PURGE_QUEUE", None], [bean(1).msg_id])
+    assert processor.stats()[NAME]["failed"] == 0
+
+
 @pytest.mark.parametrize("create_trace_topic", [False, True])
 def test_shutdown_ends_a_running_export_or_creation_of_the_topic_early(traced, create_trace_topic):
     exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, create_trace_topic=create_trace_topic)
