@@ -145,8 +145,9 @@ def expand_files(path: str) -> tuple[list[AnyPath], bool]:
 
     Raises:
         NothingThereError: nothing is there.
-        UsageError: the store does not answer, or the path is a pipe: a file is read more than once.
+        UsageError: the store does not answer, or the path is a device or a pipe: a file is read more than once.
     """
+    refuse_device(path)
     if is_pipe(path):
         raise UsageError(f"{path} is a pipe, which can be read only once: write it to a file and name that")
     try:
@@ -162,6 +163,16 @@ def is_pipe(path: str | AnyPath) -> bool:
     with suppress(OSError):  # such as a name that is too long
         return isinstance(place, Path) and place.is_fifo()
     return False
+
+
+def refuse_device(path: str) -> None:
+    """Raise UsageError for a device, which may have no end, such as ``/dev/zero``; ``/dev/null`` passes."""
+    place = as_path(path)
+    with suppress(OSError):  # such as a name that is too long
+        if isinstance(place, Path) and (place.is_char_device() or place.is_block_device()):
+            if place.samefile(os.devnull):
+                return
+            raise UsageError(f"{path} is a device, which may have no end: write a part of it to a file and name that")
 
 
 def _expand(path: str) -> tuple[list[AnyPath], bool]:

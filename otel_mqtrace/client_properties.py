@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+_MOST_CHARACTERS: Final = 16 << 20  # of a properties file
 _USER_INFORMATION: Final = re.compile(r"(?<=//)[^\s/@]+:\S*@")
 
 
@@ -31,13 +32,18 @@ def read_properties(path: Path) -> dict[str, str]:
         UsageError: the file cannot be read, or a line is not ``name=value``; the message names the line, not its text.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
     except OSError as error:
         raise UsageError(f"cannot read the Kafka properties file {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the Kafka properties file {path} is not UTF-8 text: name another file") from error
+    if len(text) > _MOST_CHARACTERS:  # a device or pipe may have no end
+        raise UsageError(
+            f"the Kafka properties file {path} has more than {_MOST_CHARACTERS >> 20} MB: name another file"
+        )
     properties: dict[str, str] = {}
-    for number, line in enumerate(map(str.strip, lines), start=1):
+    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
         if not line or line.startswith(("#", "!")):
             continue
         name, separator, value = line.partition("=")

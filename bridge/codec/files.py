@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import typer
 
-from bridge.addresses import Kind, expand_files, is_pipe, parse_address
+from bridge.addresses import Kind, expand_files, is_pipe, parse_address, refuse_device
 from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, refuse_spans, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from bridge.page.wording import plural, visible
@@ -297,6 +297,7 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
         return
     if not name:
         raise UsageError("the file's name is empty: name a file, or give - for standard input")
+    refuse_device(name)
     try:
         stream = as_path(name).open("rb")
     except IsADirectoryError as error:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 _Rule = TypeVar("_Rule", FieldRule, GateRule)
 _ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
+_MOST_BYTES: Final = 16 << 20
 _FIELDS: Final = {name: FieldRule(severity="fail" if name in CRITICAL_FIELDS else "warn") for name in COMPARED_FIELDS}
 
 
@@ -228,7 +229,10 @@ def with_limits(  # noqa: PLR0913 - the options of a run that override its polic
 
 def _load(path: AnyPath) -> dict[str, Any]:
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:  # a device or pipe may have no end
+            raise UsageError(f"--policy {path} has more than {_MOST_BYTES >> 20} MB: name a TOML file")
         refuse_compressed(content, f"--policy {path}")
         return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:

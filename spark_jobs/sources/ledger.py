@@ -128,9 +128,10 @@ def _read(path: AnyPath) -> tuple[list[CountedDrop], list[Point]]:
 
 def _text(path: AnyPath) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
             raise UsageError(f"--ledger {path} is larger than {MOST_BYTES >> 20} MiB; give the window's part of it")
-        content = path.read_bytes()
         refuse_compressed(content, f"--ledger {path}")
         return content.decode("utf-8-sig")
     except OSError as error:

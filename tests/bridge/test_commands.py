@@ -134,6 +134,33 @@ def test_pipe_is_one_line_where_a_source_is_read_more_than_once(mqtrace, tmp_pat
     assert err == f"mqtrace: error: {pipe} is a pipe, which can be read only once: write it to a file and name that\n"
 
 
+@pytest.mark.parametrize(
+    "command", ["inspect", "query", "decode", "encode", "dialects", "forward", "reconcile", "graph"]
+)
+def test_device_is_one_line(mqtrace, tmp_path, command):
+    arguments = {
+        "forward": ["--source", "/dev/zero", "--landing", tmp_path / "landing", "--once"],
+        "reconcile": ["--native", "/dev/null", "--otlp", "/dev/zero", "--out", tmp_path / "out", "--engine", "local"],
+        "graph": ["--native", "/dev/zero", "--out", tmp_path / "out"],
+    }
+    err = mqtrace.refuses(command, *arguments.get(command, ["/dev/zero"]))
+    fix = "write a part of it to a file and name that"
+    assert err == f"mqtrace: error: /dev/zero is a device, which may have no end: {fix}\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("--policy", "--policy /dev/zero has more than 16 MB: name a TOML file"),
+        ("--ledger", "--ledger /dev/zero is larger than 64 MiB; give the window's part of it"),
+        ("--client-config", "the Kafka properties file /dev/zero has more than 16 MB: name another file"),
+    ],
+)
+def test_option_with_a_file_without_an_end_is_one_line(mqtrace, tmp_path, option, problem):
+    sources = ["--native", "/dev/null", "--otlp", "/dev/null", "--out", tmp_path / "out", "--engine", "local"]
+    assert mqtrace.refuses("reconcile", *sources, option, "/dev/zero") == f"mqtrace: error: {problem}\n"
+
+
 @pytest.mark.parametrize(("command", "end"), [("decode", 0), ("dialects", 0), ("encode", 1)])
 def test_pipe_is_read_where_one_pass_is_enough(mqtrace, tmp_path, command, end):
     pipe = tmp_path / "pipe"
