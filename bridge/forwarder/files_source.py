@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.wire.native.layout import RECORD_START
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterator
 
     from bridge.forwarder.pairing import Place
     from bridge.otlp.detect import Layout
@@ -259,7 +260,9 @@ class SpanFilesSource(_FilesSource):
         """
         name, first, same, most = self._name(path), "", "", forwarded or 0
         known, is_named, number, digest = {"": 0}, False, 0, ""
-        for number, (digest, item) in enumerate(_digested_items(path, layout), start=1):
+        self.cut_files.pop(name, None)
+        on_tail = partial(self.cut_files.__setitem__, name)
+        for number, (digest, item) in enumerate(_digested_items(path, layout, on_tail), start=1):
             if not first and isinstance(item, Message):
                 if not item.content:  # without spans: many files may begin with the same
                     continue
@@ -312,10 +315,17 @@ class SpanFilesSource(_FilesSource):
         self._read.pop(f"//{same}", None)
 
 
-def _digested_items(path: AnyPath, layout: Layout) -> Iterator[tuple[str, Message | Bad]]:
-    """Yield the messages of a file, bad ones too, each with a digest of the file up to its end."""
+def _digested_items(
+    path: AnyPath, layout: Layout, on_tail: Callable[[int], object] = lambda _: None
+) -> Iterator[tuple[str, Message | Bad]]:
+    """Yield the messages of a file, bad ones too, each with a digest of the file up to its end.
+
+    ``on_tail`` gets the number of a message that the file ends inside.
+    """
     read = blake2b(digest_size=16)
     for item in read_messages(path, layout, parse=parse_message):
-        if not isinstance(item, Tail):
+        if isinstance(item, Tail):
+            on_tail(item.ordinal)
+        else:
             read.update((item.payload if isinstance(item, Message) else item.sample).strip() + b"\n")
             yield read.hexdigest(), item

@@ -18,6 +18,7 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import DeliveryFailures
 from otel_mqtrace.exporters.packing import Packing
 from otel_mqtrace.landing import LandedMessage
+from otel_mqtrace.spans.queue import ENCODE_ERROR, TOO_LARGE
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 
 _DELIVER_AT: Final = 5_000
+_FIXES: Final = {
+    ENCODE_ERROR: "correct the span's attribute where it is set, or give another --dialect",
+    TOO_LARGE: "raise MQTRACE_MAX_MESSAGE_BYTES",
+}
 
 
 @dataclass(slots=True)
@@ -42,7 +47,8 @@ class NativeCounts:
 
     ``without_record`` counts the spans that are not a message event, by reason. ``bad_spans`` counts spans that could
     not be read, ``unreadable`` messages that are not OTLP, ``refused`` records that the format cannot carry, by reason.
-    ``replaced`` counts separator characters inside values that were written as ``_``.
+    ``replaced`` counts separator characters inside values that were written as ``_``. ``first_refused`` says where the
+    first record of each reason for a refusal came from, why, and what to do.
     """
 
     spans: int = 0
@@ -53,6 +59,7 @@ class NativeCounts:
     replaced: int = 0
     without_record: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    first_refused: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers by name."""
@@ -72,7 +79,7 @@ class NativeForwarding:
         self._sink = sink
         self._dialect = dialect_named(dialect).name
         self._max_message_bytes = max_message_bytes
-        self._ready: list[TraceContext] = []
+        self._ready: list[tuple[str, TraceContext]] = []  # place and content
         self._arrival_ms = 0  # the last of what is ready
 
     @property
@@ -100,7 +107,7 @@ class NativeForwarding:
                     self.counts.bad_spans += 1
                     continue
                 found = contexts_of(span)
-                self._ready += found.contexts
+                self._ready += ((_place(message), each) for each in found.contexts)
                 if not found.contexts and found.scope is not None:
                     self.counts.without_record[found.scope] += 1
         return taken
@@ -123,19 +130,30 @@ class NativeForwarding:
             UsageError: the landing cannot be written.
         """
         packing = Packing(encode_context, self._dialect, self._max_message_bytes)
-        for position, context in enumerate(self._ready):
+        for position, (_, context) in enumerate(self._ready):
             packing.add_context(position, context)
         packing.finish_messages()
         packed = packing.packed
         if packed.messages:
             self._sink.write(packed.messages, self._arrival_ms)
         delivered = len(self._ready) - len(packed.refused)
+        for position, reason in packed.refused.items():
+            why = packed.first_error if reason == ENCODE_ERROR else f"more than {self._max_message_bytes} bytes"
+            first = f"{self._ready[position][0]}: {why}: {_FIXES[reason]}"
+            self.counts.first_refused.setdefault(reason, first)
         self._ready, self._arrival_ms = [], 0
         self.counts.records += delivered
         self.counts.trace_messages += len(packed.messages)
         self.counts.replaced += packed.replaced
         self.counts.refused.update(packed.refused.values())
         return delivered
+
+
+def _place(message: LandedMessage) -> str:
+    """Return where an OTLP message lies: ``FILE:NUMBER``, from 1, or ``TOPIC-PARTITION@OFFSET``."""
+    if message.partition is None:
+        return f"{message.source}:{(message.offset or 0) + 1}"
+    return f"{message.source}-{message.partition}@{message.offset}"
 
 
 def open_native(

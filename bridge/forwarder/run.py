@@ -344,7 +344,7 @@ def _as_text(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, opt
         records, made = plural(spans.counts.records, "record"), plural(spans.counts.spans, "span")
         text += f"; {records} as {made} to {without_password(options.otlp_endpoint or '')}"
         notes = _noteworthy(spans)
-    none = f"no trace message{_first_bad(source)}"
+    none = f"no trace message{_first(source.first_bad)}"
     notes.append((source.bad_bodies, f"line or file holds {none}", f"lines or files hold {none}"))
     return text + _join_notes(notes, source) + _nothing_new(counts, source, options)
 
@@ -355,7 +355,8 @@ def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCount
         f"{plural(native.records, 'record')} in {plural(native.trace_messages, 'trace message')} to {options.native}"
     )
     without_record, refused = sorted(native.without_record.items()), sorted(native.refused.items())
-    not_traces = f"not OTLP traces{_first_bad(source)}"
+    not_traces = f"not OTLP traces{_first(source.first_bad)}"
+    cut = _first(":".join(map(str, min(source.cut_files.items(), default=()))))
     notes = [
         *(
             (number, f"span without a record: {scope}", f"spans without a record: {scope}")
@@ -367,7 +368,16 @@ def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCount
             f"message or file is {not_traces}",
             f"messages or files are {not_traces}",
         ),
-        *((number, f"record refused: {reason}", f"records refused: {reason}") for reason, number in refused),
+        *(
+            (number, f"record refused: {reason}{first}", f"records refused: {reason}{first}")
+            for reason, number in refused
+            for first in [_first(native.first_refused[reason])]
+        ),
+        (
+            len(source.cut_files),
+            f"file ends inside a message{cut}: run again when it is complete",
+            f"files end inside a message{cut}: run again when they are complete",
+        ),
         (native.replaced, "separator character written as _", "separator characters written as _"),
     ]
     return text + _join_notes(notes, source) + _nothing_new(counts, source, options)
@@ -402,8 +412,8 @@ def _join_notes(notes: list[_Note], source: TraceSource) -> str:
     return "".join(f"; {plural(*note)}" for note in noted if note[0])
 
 
-def _first_bad(source: TraceSource) -> str:
-    return f"; first: {source.first_bad}" if source.first_bad else ""
+def _first(place: str) -> str:
+    return f"; first: {place}" if place else ""
 
 
 def _noteworthy(spans: SpanForwarding) -> list[_Note]:

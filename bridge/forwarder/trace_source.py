@@ -51,6 +51,7 @@ class TraceSource(ABC):
         first_bad: place and reason of the first of them.
         new_bad: place and reason of the last of them, until the caller has printed that.
         changed_files: names of those that changed since they were forwarded; they are not read again.
+        cut_files: names of those that end inside a message, each with its number: it is read once it is complete.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,7 @@ class TraceSource(ABC):
         self.bad_bodies = 0
         self.first_bad = self.new_bad = ""
         self.changed_files: set[str] = set()
+        self.cut_files: dict[str, int] = {}
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield what lies between the last :meth:`commit` and the present end, in batches; then return.

@@ -216,6 +216,20 @@ def test_unusable_source_or_target_is_refused(options, hint, source, tmp_path, m
         run(ForwardOptions(**{"source": "in", "native": "out", "once": True, **options}))
 
 
+def test_refused_record_and_cut_file_are_named_with_the_fix(source, tmp_path, capsys):
+    file = source / "otlp.jsonl"
+    first, second, *_ = file.read_bytes().splitlines(keepends=True)
+    size = b'"attributes":[{"key":"messaging.message.body.size","value":{"intValue":"4294967296"}},'
+    before, start, behind = first.partition(b'"name":"send orders_d498dup"')
+    file.write_bytes(before + start + behind.replace(b'"attributes":[', size, 1) + second[:100])
+    assert run(ForwardOptions(source=str(source), native=str(tmp_path / "out"), once=True)) == 0
+    assert capsys.readouterr().out.partition("TRACE_TRAFFIC; ")[2] == (
+        "1 record refused: encode_error; first: otlp.jsonl:1: body_length: 4294967296 does not fit the 32 bits of "
+        "the format: correct the span's attribute where it is set, or give another --dialect; 1 file ends inside a "
+        "message; first: otlp.jsonl:2: run again when it is complete\n"
+    )
+
+
 @pytest.mark.parametrize("native", ["kafka://127.0.0.1:1/T", "rocketmq://127.0.0.1:1/T", "out"])
 def test_unknown_dialect_is_refused_without_a_warning(native, source, monkeypatch, caplog):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
