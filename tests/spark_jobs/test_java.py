@@ -72,23 +72,21 @@ def test_java_that_failed_once_is_tried_again(tmp_path):
     assert find_java(**where).source == "JAVA_HOME"
 
 
-@pytest.mark.parametrize("has_module", [False, True], ids=["would refuse the module", "would warn of it"])
-def test_start_script_drops_the_module_flag_and_keeps_other_arguments(tmp_path, has_module):
-    real = _java(tmp_path / "it's real", has_module=has_module)
-    java = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
+@pytest.mark.parametrize(
+    ("real", "words", "kept"),
+    [
+        ({"has_module": False}, ["two words", SPARK_MODULE_FLAG, "it's"], ["two words", "it's"]),
+        ({}, ["two words", SPARK_MODULE_FLAG, "it's"], ["two words", "it's"]),
+        ({"version": "25", "has_package": False}, [OPENED_PACKAGE_FLAG, "-version"], ["-version"]),
+        ({"version": "25"}, [OPENED_PACKAGE_FLAG, "-version"], [OPENED_PACKAGE_FLAG, "-version"]),
+    ],
+    ids=["would refuse the module", "would warn of the module", "would warn of the package", "has the package"],
+)
+def test_start_script_drops_what_this_java_does_not_take_and_keeps_other_arguments(tmp_path, real, words, kept):
+    home = _java(tmp_path / "it's real", **real)
+    java = find_java(environ={"JAVA_HOME": str(home), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
     assert java.path.is_relative_to(tmp_path / "cache")
-    command = [java.path / "bin" / "java", "--echo", "two words", SPARK_MODULE_FLAG, "it's"]
-    assert run_program(*command).stdout.splitlines() == ["two words", "it's"]
-
-
-@pytest.mark.parametrize("has_package", [False, True], ids=["would warn of it", "has the package"])
-def test_start_script_opens_the_package_only_where_java_has_it(tmp_path, has_package):
-    real = _java(tmp_path / "real", version="25", has_package=has_package)
-    java = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
-    command = [java.path / "bin" / "java", "--echo", OPENED_PACKAGE_FLAG, "-version"]
-    assert run_program(*command).stdout.splitlines() == (
-        [OPENED_PACKAGE_FLAG, "-version"] if has_package else ["-version"]
-    )
+    assert run_program(java.path / "bin" / "java", "--echo", *words).stdout.splitlines() == kept
 
 
 def test_unwritable_cache_names_the_variable_that_moves_it(tmp_path):

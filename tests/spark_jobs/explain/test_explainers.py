@@ -276,19 +276,21 @@ def reason_of(answers: dict[str, tuple[str, str | None]], number: int) -> tuple[
     return answers[uid(0x10 + number, at_ms=100 * number)]
 
 
-def test_last_send_of_a_producer_with_two_proven_sends_is_not_traced_either():
-    answers = explain_sends(*mute())
-    assert [reason_of(answers, number) for number in range(3)] == [UNTRACED, UNTRACED, NOT_TRACED]
+OF_ITS_GROUP = [*delivery("E", group=GROUP, at_ms=1_000), consumed("E", group=GROUP, at_ms=1_000)]
+LAST_SENDS = {
+    "after two that are proven": (mute(), [UNTRACED, UNTRACED, NOT_TRACED]),
+    "after one that is proven": (mute(2), [UNTRACED, UNEXPLAINED]),
+    "spans without the host": (mute(client_host=None), [UNTRACED, UNTRACED, UNEXPLAINED]),
+    "spans without the group": (mute(group_name=None), [UNTRACED, UNTRACED, UNEXPLAINED]),
+    "left open by an earlier run": ([*mute(2), span(0x12, 200, first_seen_run=1)], [UNTRACED, UNTRACED, UNEXPLAINED]),
+    "a native delivery is no record of it": ([*mute(), *OF_ITS_GROUP], [UNTRACED, UNTRACED, NOT_TRACED]),
+}
 
 
-def test_one_proven_send_does_not_explain_the_others():
-    answers = explain_sends(*mute(2))
-    assert [reason_of(answers, number) for number in range(2)] == [UNTRACED, UNEXPLAINED]
-
-
-@pytest.mark.parametrize("missing", ["client_host", "group_name"])
-def test_send_whose_span_does_not_name_the_producer_stays_unexplained(missing):
-    assert reason_of(explain_sends(*mute(**{missing: None})), 2) == UNEXPLAINED
+@pytest.mark.parametrize(("events", "reasons"), LAST_SENDS.values(), ids=LAST_SENDS)
+def test_last_send_of_a_producer_is_not_traced_after_two_that_are_proven(events, reasons):
+    answers = explain_sends(*events)
+    assert [reason_of(answers, number) for number in range(len(reasons))] == reasons
 
 
 @pytest.mark.parametrize(
@@ -309,12 +311,3 @@ def test_one_native_record_of_the_producer_leaves_its_sends_unexplained(host, gr
 def test_another_producer_of_the_same_process_is_not_excused():
     answers = explain_sends(*mute(), span(0x90, 900, group_name="PG_traced"))
     assert answers[uid(0x90, at_ms=900)] == UNEXPLAINED
-
-
-def test_send_that_an_earlier_run_left_open_is_not_excused_by_this_input():
-    assert reason_of(explain_sends(*mute(2), span(0x12, 200, first_seen_run=1)), 2) == UNEXPLAINED
-
-
-def test_native_delivery_of_the_producers_group_name_is_no_record_of_it():
-    taken = [*delivery("E", group=GROUP, at_ms=1_000), consumed("E", group=GROUP, at_ms=1_000)]
-    assert reason_of(explain_sends(*mute(), *taken), 2) == NOT_TRACED

@@ -34,61 +34,47 @@ def legs_of(*rows: dict[str, Any]) -> list[dict[str, Any]]:
     return legs.to_pylist()
 
 
-@pytest.mark.parametrize(
-    ("topic", "parts"),
-    [
-        ("orders", (None, None, "orders")),
-        ("ns%orders", (None, "ns", "orders")),
-        ("%RETRY%CG", ("RETRY", None, "CG")),
-        ("%DLQ%ns%CG", ("DLQ", "ns", "CG")),
-        ("%OTHER%CG", (None, None, "%OTHER%CG")),
-        ("100%", (None, "100", "100%")),
-        ("a%b%c", (None, "a", "b%c")),
-        ("ns%orders\n", (None, "ns", "orders\n")),
-        ("", (None, None, None)),
-        (None, (None, None, None)),
-        ("x" * 1_200, (None, None, "x" * 1_000)),
-    ],
+OF_BOTH_SIDES = verdict(
+    native={"start_ms": 5, "success": False, "msg_type": "Normal_Msg"},
+    otlp={"start_ms": 6, "end_ms": 9, "success": True, "transaction_state": "UNKNOW"},
+    status="OUT_OF_SCOPE",
+    event_ms=-1,
 )
-def test_topic_is_split_into_prefix_namespace_and_name(topic, parts):
-    (leg,) = legs_of(verdict(topic=topic))
-    assert (leg["via"], leg["namespace"], leg["bare_topic"]) == parts
+VALUES = {
+    "names without namespace": (verdict(group="ns%CG", otlp={"service": ""}), {"group": "CG", "service": None}),
+    "blank names": (verdict(group="", otlp={"service": "shop"}), {"group": None, "service": "shop"}),
+    "the native side first": (
+        OF_BOTH_SIDES,
+        {"busy_ms": 4, "success": False, "msg_type": "Normal_Msg", "transaction_state": "UNKNOW", "finished": True}
+        | {"inside": False, "on_native": True, "on_otlp": True, "event_ms": None},
+    ),
+    "a send is neither finished nor not": (verdict("publish", otlp={"end_ms": 5}), {"finished": None}),
+    "a finished delivery": (verdict(otlp={"end_ms": 5}), {"finished": True}),
+    "an unfinished delivery": (verdict(otlp={"end_ms": None}), {"finished": False}),
+    "a duration that overflows": (verdict(otlp={"start_ms": -(2**62) * 2 + 1, "end_ms": 2**62}), {"busy_ms": None}),
+    **{
+        f"topic {topic!r:.9}": (verdict(topic=topic), dict(zip(("via", "namespace", "bare_topic"), parts, strict=True)))
+        for topic, *parts in [
+            ("orders", None, None, "orders"),
+            ("ns%orders", None, "ns", "orders"),
+            ("%RETRY%CG", "RETRY", None, "CG"),
+            ("%DLQ%ns%CG", "DLQ", "ns", "CG"),
+            ("%OTHER%CG", None, None, "%OTHER%CG"),
+            ("100%", None, "100", "100%"),
+            ("a%b%c", None, "a", "b%c"),
+            ("ns%orders\n", None, "ns", "orders\n"),
+            ("", None, None, None),
+            (None, None, None, None),
+            ("x" * 1_200, None, None, "x" * 1_000),
+        ]
+    },
+}
 
 
-def test_group_and_service_are_named_without_namespace_and_blank_names():
-    legs = legs_of(verdict(group="ns%CG", otlp={"service": ""}), verdict(group="", otlp={"service": "shop"}))
-    assert [(leg["group"], leg["service"]) for leg in legs] == [("CG", None), (None, "shop")]
-
-
-def test_leg_takes_each_value_from_the_native_side_first():
-    native = {"start_ms": 5, "success": False, "msg_type": "Normal_Msg"}
-    otlp = {"start_ms": 6, "end_ms": 9, "success": True, "transaction_state": "UNKNOW"}
-    (leg,) = legs_of(verdict(native=native, otlp=otlp, status="OUT_OF_SCOPE", event_ms=-1))
-    expected = {
-        "busy_ms": 4,
-        "success": False,
-        "msg_type": "Normal_Msg",
-        "transaction_state": "UNKNOW",
-        "finished": True,
-        "inside": False,
-        "on_native": True,
-        "on_otlp": True,
-        "event_ms": None,
-    }
-    assert {name: leg[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "end_ms", "finished"), [("publish", 5, None), ("consume", 5, True), ("consume", None, False)]
-)
-def test_only_deliveries_are_finished_or_not(kind, end_ms, finished):
-    (leg,) = legs_of(verdict(kind, otlp={"end_ms": end_ms}))
-    assert leg["finished"] is finished
-
-
-def test_duration_that_overflows_is_unknown():
-    (leg,) = legs_of(verdict(otlp={"start_ms": -(2**62) * 2 + 1, "end_ms": 2**62}))
-    assert leg["busy_ms"] is None
+@pytest.mark.parametrize(("row", "values"), VALUES.values(), ids=VALUES)
+def test_leg_has_the_values_of_its_verdict(row, values):
+    (leg,) = legs_of(row)
+    assert {name: leg[name] for name in values} == values
 
 
 def test_row_without_an_id_is_a_message_of_its_own(tmp_path):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,8 +36,6 @@ _OPTIONS: Final = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
     *("--remote-debugging-pipe", "--host-resolver-rules=MAP * ~NOTFOUND", "about:blank"),
 )
-_COMMANDS_FD, _ANSWERS_FD = 3, 4  # where Chromium expects the two ends of the pipe
-_CLEAR_OF_THEM: Final = 10
 _AXE_VERSION: Final = "4.14.1"
 _KEPT: Final = Path(__file__).parents[2] / "build" / "npm"
 _RULES: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
@@ -48,21 +46,18 @@ def chromium(profile: Path) -> Iterator[Browser]:
     """Start a browser that can reach no host at all, and end it behind the block."""
     commands, say = os.pipe()
     hear, answers = os.pipe()
-    commands, answers = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _CLEAR_OF_THEM) for end in (commands, answers))
-    quiet = os.open(os.devnull, os.O_RDWR)
-    actions = [(os.POSIX_SPAWN_DUP2, commands, _COMMANDS_FD), (os.POSIX_SPAWN_DUP2, answers, _ANSWERS_FD)]
-    actions += [(os.POSIX_SPAWN_DUP2, quiet, end) for end in (0, 1, 2)]
-    started = [CHROMIUM, f"--user-data-dir={profile}", *_OPTIONS]
-    pid = os.posix_spawn(CHROMIUM, started, dict(os.environ), file_actions=actions)
-    for end in (commands, answers, quiet):
-        os.close(end)
-    with os.fdopen(say, "wb", buffering=0) as speaking, os.fdopen(hear, "rb") as listening:
-        browser = Browser(speaking, listening)
-        try:
-            yield browser
-        finally:
-            browser.call("Browser.close")
-            os.waitpid(pid, 0)
+    on_pipe = f'exec "$@" 3</dev/fd/{commands} 4>/dev/fd/{answers}'  # where Chromium expects the two ends of the pipe
+    started = ["/bin/sh", "-c", on_pipe, "sh", CHROMIUM, f"--user-data-dir={profile}", *_OPTIONS]
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    with subprocess.Popen(started, pass_fds=(commands, answers), **quiet):
+        os.close(commands)
+        os.close(answers)
+        with os.fdopen(say, "wb", buffering=0) as speaking, os.fdopen(hear, "rb") as listening:
+            browser = Browser(speaking, listening)
+            try:
+                yield browser
+            finally:
+                browser.call("Browser.close")
 
 
 @dataclass
@@ -86,13 +81,14 @@ class Browser:
                 return message["result"]
             self.events.append(message)
 
-    def wait_for(self, method: str, session: str) -> dict[str, Any]:
-        """Return the next event ``method`` of ``session``, which may have come already."""
-        while True:
-            for at, event in enumerate(self.events):
-                if event.get("method") == method and event.get("sessionId") == session:
-                    return self.events.pop(at)
+    def wait_for(self, method: str, session: str) -> None:
+        """Wait for an event ``method`` of ``session``, which may have come already."""
+        while not self.events_of(method, session):
             self.events.append(self._next())
+
+    def events_of(self, method: str, session: str) -> list[dict[str, Any]]:
+        named = {"method": method, "sessionId": session}
+        return [event["params"] for event in self.events if event.items() >= named.items()]
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -162,19 +158,15 @@ class Tab:
 
     def requests(self) -> list[str]:
         self.ask("1")
-        asked = [e["params"] for e in self._events("Network.requestWillBeSent")]
+        asked = self.browser.events_of("Network.requestWillBeSent", self.session)
         urls = [each["request"]["url"] for each in asked if each["type"] != "Document"]
         return [url for url in urls if not url.startswith("data:")]
 
     def complaints(self) -> list[str]:
         """Return what the console shows: errors, refusals of the page's policy, whatever a script logged."""
         self.ask("1")
-        logged = [e["params"]["entry"]["text"] for e in self._events("Log.entryAdded")]
-        thrown = [e["params"]["exceptionDetails"]["text"] for e in self._events("Runtime.exceptionThrown")]
-        return logged + thrown + [str(e["params"]["args"]) for e in self._events("Runtime.consoleAPICalled")]
-
-    def _events(self, method: str) -> list[dict[str, Any]]:
-        return [e for e in self.browser.events if e.get("method") == method and e.get("sessionId") == self.session]
+        methods = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
+        return [str(event) for method in methods for event in self.browser.events_of(method, self.session)]
 
 
 def axe_source() -> str:

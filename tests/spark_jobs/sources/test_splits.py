@@ -15,9 +15,7 @@ from bridge.otlp.spans import parse_message
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources import files, splits
 from spark_jobs.sources.files import SourceFile, last_line, source_files
-from spark_jobs.sources.splits import group_splits, line_numbers, plan_files, read_lines, split_file
-
-MESSAGE = json.dumps({"resourceSpans": []}).encode()
+from spark_jobs.sources.splits import group_splits, line_numbers, read_lines, split_file
 
 
 def file_of(path, content, layout=Layout.JSON_LINES):
@@ -48,18 +46,6 @@ def test_lines_have_numbers_in_a_file_that_one_task_reads(tmp_path, monkeypatch)
     assert [(line.number, line.text) for line in read_lines(split)] == [(1, b"a\r"), (4, b"b\xff"), (5, b"\x00")]
     monkeypatch.setattr(splits, "UNCUT_BYTES", 3)
     assert {line.number for split in split_file(file) for line in read_lines(split)} == {None}
-
-
-@pytest.mark.parametrize(
-    ("tail", "is_torn"),
-    [(b"", False), (b"  ", False), (MESSAGE, False), (MESSAGE[:-1], True), (b"\xff{", True)],
-)
-def test_last_line_without_end_is_read_if_whole(tmp_path, tail, is_torn):
-    file = file_of(tmp_path / "x", MESSAGE + b"\n" + tail)
-    splits = plan_files([file], lambda line: line == MESSAGE, parallelism=1)
-    assert splits.truncated_tails == is_torn
-    expected = [MESSAGE, tail] if tail == MESSAGE else [MESSAGE]
-    assert [line.text for task in splits.tasks for split in task for line in read_lines(split)] == expected
 
 
 def test_small_files_share_a_task_and_no_other_layout_is_cut(tmp_path, monkeypatch):
