@@ -1,8 +1,8 @@
 """Patch confluent-kafka and restore it.
 
 The client's classes are immutable C types: a traced subclass takes the place of each in the names that hold it; the
-Python subclasses that exist already are changed in place. Its asyncio classes are plain Python: they are changed in
-place, and never imported for that; those imported later are changed when they make their first client.
+Python subclasses that exist already are changed in place. Its asyncio classes and its Avro producer are plain Python:
+they are changed in place, and never imported for that; one imported later is changed when it makes its first client.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ _PLAIN_CLASSES: Final[Mapping[str, Wrappers]] = {
     "AIOProducer": AIO_PRODUCER_METHODS,
     "AIOConsumer": AIO_CONSUMER_METHODS,
     "AsyncDeserializingConsumer": ASYNC_DESERIALIZING_CONSUMER_METHODS,
+    "AvroProducer": {"produce": PRODUCER_METHODS["produce"]},  # what its serialiser refuses reaches no other method
 }
-"""Name in the client's asyncio package → what is wrapped in that class."""
-_ASYNCIO_PACKAGES: Final = ("confluent_kafka.aio", "confluent_kafka.experimental.aio")
+"""Name in one of the packages → what is wrapped in that class."""
+_PACKAGES: Final = ("confluent_kafka.aio", "confluent_kafka.experimental.aio", "confluent_kafka.avro")
 
 
 def find_foreign_class(classes: Iterable[tuple[type[Any], type[Any]]]) -> str | None:
@@ -111,7 +112,7 @@ class ClientPatches(Patches):
         self._to_come = list(_PLAIN_CLASSES)
 
     def patch(self, tracing: Tracing) -> None:
-        """Change subclasses, names and asyncio classes."""
+        """Change subclasses, names and plain classes."""
         active.configure = make_configure(tracing)
         for kind in _KINDS:
             for subclass in kind.original.__subclasses__():
@@ -137,7 +138,7 @@ class ClientPatches(Patches):
     def survey(self) -> dict[str, list[str]]:
         """Return what is not traced now, by kind. For ``mqtrace doctor``."""
         originals = [each.original for each in _KINDS]
-        changed = {each.owner for each in self.changes if isinstance(each.owner, type)}
+        changed = self._changed_classes()
         later = find_later_classes(originals, changed | {each.traced for each in _KINDS})
         return {
             **super().survey(),
@@ -146,15 +147,18 @@ class ClientPatches(Patches):
             "clients_untraced": find_untraced_clients({*originals, *later}),
         }
 
+    def _changed_classes(self) -> set[Any]:
+        return {each.owner for each in self.changes if isinstance(each.owner, type)}
+
     def _change_plain_classes(self) -> None:
         for name in tuple(self._to_come):
-            classes: set[Any] = {getattr(sys.modules.get(each), name, None) for each in _ASYNCIO_PACKAGES} - {None}
+            classes: set[Any] = {getattr(sys.modules.get(each), name, None) for each in _PACKAGES} - {None}
             try:
                 if classes:
                     self._to_come.remove(name)
             except ValueError:
                 continue  # another thread makes its first client at this moment
-            for plain in classes:
+            for plain in classes - self._changed_classes():
                 self._change_in_place(plain, _PLAIN_CLASSES[name])
 
     def _change_in_place(self, subclass: type[Any], wrappers: Wrappers) -> None:
@@ -175,11 +179,16 @@ def _find_super_callers(subclass: type[Any], wrappers: Wrappers) -> list[str]:
     """Return the methods that call the client's with ``super()``: they pass by what was changed in the subclass."""
     return [
         f"{owner_name(owner)}.{name}"
-        for owner in takewhile(lambda each: each.__flags__ & _HEAP_TYPE, subclass.__mro__)
+        for owner in takewhile(_is_plain, subclass.__mro__)
         for name, function in list(vars(owner).items())
         if type(function) is FunctionType and name not in wrappers
         if not wrappers.keys().isdisjoint(_super_methods(inspect.unwrap(function).__code__))
     ]
+
+
+def _is_plain(owner: type[Any]) -> bool:
+    """Return whether this is Python's, and not a class of ours."""
+    return bool(owner.__flags__ & _HEAP_TYPE) and "_mqtrace_original" not in vars(owner)
 
 
 def _super_methods(code: CodeType) -> Iterator[str]:

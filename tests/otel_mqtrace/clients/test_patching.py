@@ -7,6 +7,7 @@ import inspect
 import pickle
 import sys
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import get_type_hints
 
 import confluent_kafka
@@ -69,6 +70,26 @@ def test_serializing_producer_is_traced(producer_of, spans, topic):
     with pytest.raises(confluent_kafka.error.ValueSerializationError):
         producer.produce(topic, value=5)
     assert spans.take(f"send {topic}").attributes["error.type"] == "_VALUE_SERIALIZATION"
+
+
+def test_avro_producer_imported_later_has_a_span_for_what_its_serialiser_refuses(
+    instrument, producer_of, spans, topic, short_lived, monkeypatch
+):
+    def produce(self, **kwargs):
+        if type(kwargs["value"]) is not bytes:
+            raise KeyError(5)
+        confluent_kafka.Producer.produce(self, **kwargs)
+
+    instrument()
+    avro = short_lived("AvroProducer", confluent_kafka.Producer, type(confluent_kafka.Producer), produce=produce)
+    monkeypatch.setitem(sys.modules, "confluent_kafka.avro", SimpleNamespace(AvroProducer=avro))
+    producer = producer_of(make_producer=avro)
+    with pytest.raises(KeyError):
+        producer.produce(topic=topic, value=5)
+    assert spans.take(f"send {topic}").attributes["error.type"] == "KeyError"
+    producer.produce(topic=topic, value=b"ab")
+    producer.flush(10)
+    assert spans.take(f"send {topic}").attributes["messaging.message.body.size"] == 2
 
 
 def test_isinstance_holds_for_original_and_traced_classes(instrument, kafka):
