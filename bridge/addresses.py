@@ -88,7 +88,7 @@ def _parse(text: str) -> Address:
             raise UsageError("the source is empty: write a file, a directory or a topic")
         return Address(Kind.FILES, text, path=path)
     if scheme == "file":
-        return Address(Kind.FILES, text, path="/" + rest.lstrip("/"))
+        return Address(Kind.FILES, text, path=str(as_path(text)))
     kind = _KINDS.get(scheme) or (Kind.FILES if can_use_hadoop() else None)  # Hadoop refuses an unknown one later
     if kind is None:
         forms = "; ".join(each.value for each in Kind)

@@ -42,19 +42,20 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
     if not sys.stderr:  # closed by the caller (2>&-): no command needs to check it
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
     with _noted_interrupts() as interrupts, _open_stream("stderr", _Messages), _open_stream("stdout", _Output):
+        given = sys.argv[1:] if arguments is None else list(arguments)
         try:
-            code = _run(sys.argv[1:] if arguments is None else list(arguments), points)
+            code = _run(given, points)
         except KeyboardInterrupt:
             return _interrupted()
         except BrokenPipeError:
             return EXIT_PIPE_CLOSED
         except Exception as error:  # noqa: BLE001  judged below
             # On a terminal Ctrl-C reaches the JVM as well: a call to it then fails in any way it can.
-            return _interrupted() if interrupts else _failed(error)
+            return _interrupted() if interrupts else _failed(error, given)
         return _interrupted() if code == EXIT_INTERRUPTED else code  # typer answers an interrupt itself
 
 
-def _failed(error: Exception) -> int:
+def _failed(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, OSError) and error.filename == _STDOUT:
         sys.stderr.write(f"mqtrace: error: cannot write to {_STDOUT}: {(error.strerror or '').lower()}\n")
     elif isinstance(error, (MqTraceError, OSError)):
@@ -65,8 +66,9 @@ def _failed(error: Exception) -> int:
     elif any(sign in str(error) for sign in _NO_THREAD):
         sys.stderr.write("mqtrace: error: cannot start a thread: raise ulimit -u, or a container's pids or memory\n")
     elif isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF8:
-        name = _one_line(error.object)
-        sys.stderr.write(f"mqtrace: error: {name} is not UTF-8: rename it, or use a UTF-8 locale (LC_ALL=C.UTF-8)\n")
+        name = _one_line(_argument_of(error.object, arguments))
+        fix = "give it another name, or use a UTF-8 locale (LC_ALL=C.UTF-8)"
+        sys.stderr.write(f"mqtrace: error: {name} is not UTF-8: {fix}\n")
     else:
         if os.environ.get(_DEBUG, "") not in {"", "0"}:
             traceback.print_exception(error)
@@ -75,6 +77,15 @@ def _failed(error: Exception) -> int:
         line = f"mqtrace: error: unexpected {type(error).__name__}: {text}"
         sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
     return EXIT_USAGE  # never 1, which means a failed gate
+
+
+def _argument_of(name: str, arguments: Sequence[str]) -> str:
+    """Return the argument that a name of a file which is not UTF-8 begins with, after its option; else the name."""
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        option, _, value = argument.rpartition("=") if argument.startswith("--") else (before, "", argument)
+        if value in name and any("\ud800" <= character <= "\udfff" for character in value):
+            return f"{option} {value}" if option.startswith("--") else value
+    return name
 
 
 def _fix_of(error: Exception) -> str:

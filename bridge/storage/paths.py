@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bridge.storage.stores import Store, open_store
-from otel_mqtrace._errors import UnreadableInputError
+from otel_mqtrace._errors import UnreadableInputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -257,7 +257,11 @@ AnyPath = Path | StorePath
 
 
 def as_path(place: str | AnyPath) -> AnyPath:
-    """Return the path that a text names: a path, ``file://`` or the URL of a store; paths stay what they are."""
+    """Return the path that a text names: a path, ``file:///PATH`` or the URL of a store; paths stay what they are.
+
+    Raises:
+        UsageError: ``file://`` without a path.
+    """
     if isinstance(place, StorePath):
         return place
     text = str(place)
@@ -267,6 +271,8 @@ def as_path(place: str | AnyPath) -> AnyPath:
     after = text[len(found[1]) + 1 :]
     rest = after.lstrip("/")
     if found[1] == "file":
+        if after == "//":
+            raise UsageError("file:// names no file or directory: write file:///PATH")
         return Path(f"/{rest}")
     return StorePath(f"{found[1]}://{_NO_HOST}/{rest}" if after.startswith("///") else f"{found[1]}://{rest}")
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
+from bridge.addresses import parse_address, parse_directory
 from bridge.forwarder.store_landing import StoreLanding
 from bridge.storage import (
     StorePath,
@@ -48,6 +50,12 @@ def test_url_of_a_store_is_a_store_path(text, shown):
 @pytest.mark.parametrize(("text", "path"), [("report", "report"), ("file:///a/b", "/a/b"), ("C:/x", "C:/x")])
 def test_anything_else_is_a_path_of_this_machine(text, path):
     assert as_path(text) == Path(path)
+
+
+@pytest.mark.parametrize("parse", [as_path, parse_address, partial(parse_directory, option="--out")])
+def test_file_url_without_a_path_is_refused(parse):
+    with pytest.raises(UsageError, match="file:// names no file or directory: write file:///PATH"):
+        parse("file://")
 
 
 def test_store_path_is_taken_apart_and_put_together_as_a_path():

@@ -188,7 +188,11 @@ def test_abort_of_a_command_is_an_interrupt():
         ("system", 2, "mqtrace: error: [Errno 13] Permission denied: 'landing'\n"),
         ("silent", 2, "mqtrace: error: MqTraceError\n"),
         ("hostile", 2, "mqtrace: error: \\x1b[31mred\\x07 \\u202etxt\n"),
-        ("name", 2, "mqtrace: error: a\\udcff is not UTF-8: rename it, or use a UTF-8 locale (LC_ALL=C.UTF-8)\n"),
+        (
+            "name",
+            2,
+            "mqtrace: error: a\\udcff is not UTF-8: give it another name, or use a UTF-8 locale (LC_ALL=C.UTF-8)\n",
+        ),
         ("interrupt", 130, "mqtrace: interrupted\n"),
         (
             "memory",
