@@ -34,7 +34,7 @@ def find_sources(
     """Return what is searched as one: paths, or topics of the same servers; ``topics`` are those of the options.
 
     Raises:
-        UsageError: none or several places are named, or one cannot be searched.
+        UsageError: none or several places are named, one cannot be searched, or ``topics`` change nothing.
     """
     check_stores({"SRC": sources})
     addresses = [parse_address(source, readable=_READABLE) for source in sources]
@@ -48,6 +48,10 @@ def find_sources(
     if len(places) != 1:
         problem = f"{' and '.join(places.values())} are different places" if places else "no place is named"
         raise UsageError(f"{problem} to search: give paths, or kafka://B/TOPIC, or rocketmq://N/TOPIC")
+    if topics and bootstrap is None and namesrv is None:
+        raise UsageError(
+            f"--trace-topic {topics[0]} changes nothing here: it is for --bootstrap and --namesrv; leave it out"
+        )
     return addresses
 
 

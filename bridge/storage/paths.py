@@ -362,7 +362,7 @@ def remove_tree(directory: str | AnyPath) -> None:
             path.store.files.delete_dir(path.key)
 
 
-def copy_files(targets: Mapping[StorePath, StorePath]) -> None:
+def _copy_files(targets: Mapping[StorePath, StorePath]) -> None:
     """Copy files within a store."""
     with ThreadPoolExecutor(_COPIES) as pool:
         list(pool.map(_copy, targets, targets.values()))
@@ -373,7 +373,7 @@ def _copy(source: StorePath, target: StorePath) -> None:
         source.store.files.copy_file(source.key, target.key)
 
 
-def move_tree(source: StorePath, final: StorePath) -> None:
+def _move_tree(source: StorePath, final: StorePath) -> None:
     """Rename a directory to an unused name, in a store that can."""
     with _as_os_error(source):
         source.store.files.move(source.key, final.key)
@@ -400,13 +400,13 @@ def replace_tree(source: AnyPath, final: StorePath, *, spare: AnyPath, stale: An
         remove_tree(spare)
         stale.unlink(missing_ok=True)
         if final.exists():
-            move_tree(final, cast("StorePath", spare))
-        move_tree(cast("StorePath", source), final)
+            _move_tree(final, cast("StorePath", spare))
+        _move_tree(cast("StorePath", source), final)
         return
     token = secrets.token_hex(4)
     files = [cast("StorePath", as_path(path)) for path in list_files(source)]
     targets = {path: final / f"{path.stem}-{token}.parquet" for path in files}
-    copy_files(targets)
+    _copy_files(targets)
     names = {target.name for target in targets.values()}
     stale.unlink(missing_ok=True)
     (final / "_files.json").write_text(json.dumps({"files": sorted(names)}))

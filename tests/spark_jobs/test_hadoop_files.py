@@ -10,11 +10,9 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from bridge.storage import (
     as_path,
-    copy_files,
     current_settings,
     hold,
     list_files,
-    move_tree,
     remove_tree,
     replace_tree,
     use_settings,
@@ -53,13 +51,13 @@ def test_file_is_written_whole_read_by_ranges_and_replaced(mounted):
 def test_directories_are_listed_copied_moved_and_removed(mounted):
     root, _ = mounted
     (root / "b" / "x" / "one").write_text("1")
-    copy_files({root / "b" / "x" / "one": root / "b" / "two"})
+    root.store.files.copy_file((root / "b" / "x" / "one").key, (root / "b" / "two").key)
     assert sorted(str(path) for path in (root / "b").rglob("*")) == [
         f"{root}/b/{name}" for name in ("two", "x", "x/one")
     ]
     assert ((root / "b").is_dir(), (root / "b" / "two").is_file()) == (True, True)
     assert (root / "b" / "two").stat().st_size == 1
-    move_tree(root / "b", root / "c")
+    root.store.files.move((root / "b").key, (root / "c").key)
     assert sorted(path.name for path in root.glob("c/**/*") if path.is_file()) == ["one", "two"]
     remove_tree(root / "c")
     assert not (root / "c").exists()

@@ -123,6 +123,7 @@ WRONG = {
     "page is a directory": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING"], "--html"),
     "page on standard output": (["--msg-id", "A", "--landing", "LANDING", "--html", "-"], "--html -: name a file"),
     "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for RocketMQ"),
+    "trace topic of a landing": (["LANDING", "--trace-topic", "T"], "--trace-topic T changes nothing here"),
     "empty topic": (["LANDING", "--topic", ""], "--topic is empty"),
     "a topic in an index": (["--namesrv", "127.0.0.1:1", "--topic", "orders"], "add --scan"),
     "no address": (["LANDING", "--link-template", "jaeger"], "is not a web address"),
