@@ -7,7 +7,6 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -16,24 +15,23 @@ from otel_mqtrace._errors import SubinterpreterError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_INTERPRETERS: Final = ("_interpreters", "_xxsubinterpreters")
-"""What CPython calls its module since 3.13, and before."""
+
+def _is_main_interpreter() -> bool:
+    with suppress(ImportError):
+        interpreters = import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
+        # An id alone before 3.13, a pair with the id first since.
+        return bool(interpreters.get_current() == interpreters.get_main())
+    return True
+
+
+_IS_MAIN_INTERPRETER: Final = _is_main_interpreter()
+"""Found out here: an import takes milliseconds, and the first call that needs to know is one of the application's."""
 
 
 def refuse_subinterpreter() -> None:
     """Raise ``SubinterpreterError`` outside the main interpreter."""
-    if not _is_main_interpreter():
+    if not _IS_MAIN_INTERPRETER:
         raise SubinterpreterError
-
-
-@cache
-def _is_main_interpreter() -> bool:
-    for name in _INTERPRETERS:
-        with suppress(ImportError):
-            interpreters = import_module(name)
-            # An id alone before 3.13, a pair with the id first since.
-            return bool(interpreters.get_current() == interpreters.get_main())
-    return True
 
 
 # -- forked children --------------------------------------------------------------------------------------------
@@ -117,7 +115,7 @@ class Worker:
         """
         if self.running:
             return True
-        if not _is_main_interpreter():
+        if not _IS_MAIN_INTERPRETER:
             return False
         if not self._starting.acquire(blocking=False):
             return True  # another thread is starting it; waiting here could hold up the application

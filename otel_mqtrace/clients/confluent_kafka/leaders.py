@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace._clock import Clock, SystemClock, pause
 from otel_mqtrace._workers import Worker, restart_in_child
 from otel_mqtrace.client_properties import connection_settings, servers_of
 from otel_mqtrace.hooks.guard import guarded
@@ -32,6 +32,8 @@ _FRESH_NS: Final = 300_000_000_000
 _RETRY_NS: Final = 60_000_000_000
 _MAX_CLUSTERS: Final = 16
 _TIMEOUT_S: Final = 5.0
+_GATHER_S: Final = 0.001
+"""How long a new thread waits for more topics; making a client holds the GIL, and the caller has gone on by then."""
 _QUIET: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace",
     "log_level": 0,  # what it cannot reach, the application's own client reports
@@ -137,7 +139,11 @@ class Leaders:
         self._worker = self._new_worker()
 
     def _new_worker(self) -> Worker:
-        return Worker("mqtrace leaders", self.refresh)
+        return Worker("mqtrace leaders", self._run)
+
+    def _run(self) -> None:
+        pause(_GATHER_S)
+        self.refresh()
 
     def _remember(self, topic: str, hosts: Hosts, for_ns: int) -> None:
         before = self._known.pop(topic, None)

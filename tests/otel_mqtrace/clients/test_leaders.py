@@ -235,6 +235,20 @@ def test_topic_requested_as_the_look_up_ends_is_looked_up(cluster):
     assert leaders.of("late", 0) == "b3:3"
 
 
+def test_topics_wanted_in_one_go_are_looked_up_by_one_client():
+    asked = []
+
+    def look_up(_connection, topics):
+        asked.append(topics)
+        return iter([(topic, {0: "b1:1"}, None) for topic in topics])
+
+    leaders = Leaders({}, look_up=look_up)
+    for topic in ("orders", "bills"):
+        leaders.want(topic)
+    leaders.settle(10)
+    assert asked == [("orders", "bills")]
+
+
 def test_look_up_that_fails_unexpectedly_leaves_the_other_topics_to_be_looked_up(cluster):
     def look_up(connection, topics):
         if "odd" in topics:
