@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import partial
 from hashlib import blake2b
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.addresses import NothingThereError, expand_files, root_of
 from bridge.codec.framing import BadBody, Framing, read_landed, unreadable
@@ -208,8 +208,16 @@ def _side(path: AnyPath) -> Side:
         return Side.NATIVE
 
 
-_Progress = tuple[int, str, str]
-"""The number of messages that were read of a file, and the digests up to the last of them and to the first."""
+class _Progress(NamedTuple):
+    """How many messages of a file were read; digests up to the last of them, and up to the first that is not empty."""
+
+    messages: int = 0
+    digest: str = ""
+    first: str = ""
+
+
+_Reached = tuple[_Progress, Message | Bad]
+"""A message of a file, good or bad, and the progress up to its end."""
 
 
 class SpanFilesSource(_FilesSource):
@@ -230,7 +238,7 @@ class SpanFilesSource(_FilesSource):
     @staticmethod
     def _parse(content: Any) -> dict[str, _Progress]:
         files = content["files"].items()
-        return {str(name): (int(count), str(digest), str(first)) for name, (count, digest, first) in files}
+        return {str(name): _Progress(int(count), str(digest), str(first)) for name, (count, digest, first) in files}
 
     def _is_read(self, path: AnyPath, status: _Status) -> bool:
         return self._seen.get(path) == status
@@ -239,9 +247,14 @@ class SpanFilesSource(_FilesSource):
         detected = detect(path)
         if detected.side is Side.NATIVE:
             raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
-        if detected.side is Side.OTLP:
-            _, changed_ns = status
-            yield from self._messages(path, detected.layout, changed_ns // NS_PER_MS)
+        name, (_, changed_ns) = self._name(path), status
+        for progress, item in self._unread(path, name, detected.layout) if detected.side is Side.OTLP else ():
+            self._read[name] = progress  # before it is yielded: the caller may commit at once
+            if isinstance(item, Bad):
+                self._count_bad(f"{name}:{item.ordinal}", item.reason)
+            else:
+                arrival_ms, offset = changed_ns // NS_PER_MS, progress.messages - 1
+                yield LandedMessage(source=name, offset=offset, arrival_ms=arrival_ms, body=item.payload)
         self._seen[path] = status
 
     def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
@@ -250,82 +263,74 @@ class SpanFilesSource(_FilesSource):
             write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE, indent=0)
             self._done = dict(self._read)
 
-    def _messages(
-        self, path: AnyPath, layout: Layout, changed_ms: int, *, forwarded: int | None = None
-    ) -> Iterator[LandedMessage]:
-        """Yield what was not read yet of a file, or of one that it is a copy of.
+    def _unread(self, path: AnyPath, name: str, layout: Layout) -> Iterator[_Reached]:
+        """Yield the messages of a file that were not read yet, under this name or another one.
 
-        It is taken for the file that begins with the same message and of which most was read. If the digest shows that
-        it is another one, it is read again; the first ``forwarded`` messages, which both share, are passed over.
+        The file is compared with all that begin with the same message, as far as the longest of them was read. If it is
+        that one, it goes on there. If it is another one, what it shares with any of them is passed over.
         """
-        name, first, same, most = self._name(path), "", "", forwarded or 0
-        known, is_named, number, digest = {"": 0}, False, 0, ""
         self.cut_files.pop(name, None)
-        on_tail = partial(self.cut_files.__setitem__, name)
-        for number, (digest, item) in enumerate(_digested_items(path, layout, on_tail), start=1):
-            if not first and isinstance(item, Message):
-                if not item.content:  # without spans: many files may begin with the same
-                    continue
-                first = digest
-                known |= {reached: count for count, reached, begin in self._read.values() if begin == first}
-                most = max(known.values()) if forwarded is None else forwarded
-            same = digest if digest in known else same
-            if number == most and known[same] < most:
+        read = partial(_messages_of, path, layout, partial(self.cut_files.__setitem__, name))
+        items = read()
+        begin = next(items, None)
+        if begin is None:
+            return
+        items = chain([begin], items)
+        known = {each for each in self._read.values() if each.first == begin[0].first}
+        longest = max((each.messages for each in known), default=0)
+        shared = last = _Progress()
+        for last, _ in items if known else ():
+            shared = last if last in known else shared
+            if last.messages >= longest:
                 break
-            if first and number >= most:
-                if not is_named:
-                    self._keep_replaced(name, same)
-                is_named = True
-                self._read[name] = number, digest, first  # before it is yielded: the caller may commit at once
-            if number <= most:
-                continue
-            if isinstance(item, Bad):
-                self._count_bad(f"{name}:{item.ordinal}", item.reason)
-            else:
-                yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
-        if known[same] < most:
-            progress = number, digest, first
-            is_part = forwarded is None and number < most and self._record_part(name, same, progress)
-            yield from self._messages(path, layout, changed_ms, forwarded=number if is_part else known[same])
+        is_part = last.messages < longest and self._begins_another(last)
+        self._keep_replaced(name, shared.digest)
+        if is_part or shared.messages:
+            self._read[name] = last if is_part else shared
+        if shared.messages == longest:
+            yield from items
+        elif not is_part:
+            yield from (each for each in read() if each[0].messages > shared.messages)
 
-    def _record_part(self, name: str, same: str, progress: _Progress) -> bool:
-        """Record the progress of a file whose messages all stand at the beginning of another one, if it is such a file.
+    def _begins_another(self, progress: _Progress) -> bool:
+        """Return whether a file that ends there is the beginning of another one that was read and is still there.
 
-        A rotation that copies leaves one for a moment. The other one must still be there.
+        A rotation that copies leaves such a file for a moment.
         """
-        number, digest, first = progress
-        longer = [other for other, (count, _, begin) in self._read.items() if begin == first and count > number]
-        for path in (self._directory / other for other in longer if not other.startswith("//")):
+        most, _, first = progress
+        longer = [name for name, each in self._read.items() if each.first == first and each.messages > most]
+        for path in (self._directory / name for name in longer if not name.startswith("//")):
             if path.is_file() and (detected := detect(path)).side is Side.OTLP:
-                items = islice(_digested_items(path, detected.layout), number - 1, number)
-                if any(reached == digest for reached, _ in items):
-                    self._keep_replaced(name, same)
-                    self._read[name] = progress
+                reached = (each for each, _ in _messages_of(path, detected.layout))
+                if next((each for each in reached if each.messages >= most), None) == progress:
                     return True
         return False
 
-    def _keep_replaced(self, name: str, same: str) -> None:
+    def _keep_replaced(self, name: str, shared: str) -> None:
         """Keep the progress of another file that had this name: it may have got a new one since the files were listed.
 
-        ``same`` is the digest of what was read before of the file that has the name now.
+        ``shared`` is the digest of what was read before of the file that has the name now.
         """
         replaced = self._read.pop(name, None)
-        if replaced is not None and replaced[1] != same and replaced not in self._read.values():
-            self._read[f"//{replaced[1]}"] = replaced
-        self._read.pop(f"//{same}", None)
+        if replaced is not None and replaced.digest != shared and replaced not in self._read.values():
+            self._read[f"//{replaced.digest}"] = replaced
+        self._read.pop(f"//{shared}", None)
 
 
-def _digested_items(
+def _messages_of(
     path: AnyPath, layout: Layout, on_tail: Callable[[int], object] = lambda _: None
-) -> Iterator[tuple[str, Message | Bad]]:
-    """Yield the messages of a file, bad ones too, each with a digest of the file up to its end.
+) -> Iterator[_Reached]:
+    """Yield the messages of a file, bad ones too; without the empty ones, with which many files may begin.
 
     ``on_tail`` gets the number of a message that the file ends inside.
     """
-    read = blake2b(digest_size=16)
+    messages, digest, first = 0, blake2b(digest_size=16), ""
     for item in read_messages(path, layout, parse=parse_message):
         if isinstance(item, Tail):
             on_tail(item.ordinal)
-        else:
-            read.update((item.payload if isinstance(item, Message) else item.sample).strip() + b"\n")
-            yield read.hexdigest(), item
+            continue
+        messages += 1
+        digest.update((item.payload if isinstance(item, Message) else item.sample).strip() + b"\n")
+        if first or isinstance(item, Bad) or item.content:
+            first = first or digest.hexdigest()
+            yield _Progress(messages, digest.hexdigest(), first), item

@@ -160,6 +160,17 @@ def test_file_without_spans_is_counted_once_unless_there_are_native_bodies_only(
         _drained(_reader(source / "README.txt", tmp_path))
 
 
+def test_bad_line_at_the_beginning_of_a_growing_file_is_counted_once(source, tmp_path):
+    lines = (source / "otlp.jsonl").read_bytes().splitlines(keepends=True)
+    (source / "otlp.jsonl").write_bytes(b"damaged\n" + lines[0])
+    with _reader(source, tmp_path) as reader:
+        assert [message.offset for message in _drained(reader)] == [1]
+        with (source / "otlp.jsonl").open("ab") as file:
+            file.write(lines[1])
+        assert [message.offset for message in _drained(reader)] == [2]
+        assert (reader.bad_bodies, reader.first_bad) == (1, "otlp.jsonl:1: not OTLP traces")
+
+
 def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):
     line = (source / "otlp.jsonl").read_bytes().splitlines()[0]
     (source / "otlp.jsonl").write_bytes(b"".join(line + b" " * number + b"\n" for number in range(250)))
