@@ -27,7 +27,7 @@ from otel_mqtrace.provider import ProviderBinding
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.landings import landed_bodies, records_of
 from tests.support.opentelemetry_release import needs_sdk
-from tests.support.programs import MQTRACE, clean_environment, run_program, run_python
+from tests.support.programs import MQTRACE, clean_environment, run_in_child, run_program, run_python
 
 
 @pytest.fixture
@@ -155,14 +155,9 @@ def test_child_forked_while_an_exporter_is_being_made_attaches_one_of_its_own():
     with ThreadPoolExecutor(1) as other:
         other.submit(binding.ensure_attached)
         is_being_made.wait(20)
-        child = os.fork()
-        if not child:
-            with suppress(BaseException):
-                binding.ensure_attached()
-                os._exit(0 if processors_of(provider) == (binding.processor,) else 3)
-            os._exit(4)
+        child = run_in_child(lambda: binding.ensure_attached() or processors_of(provider) != (binding.processor,))
         is_forked.set()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert child == 0
     provider.shutdown()
 
 

@@ -14,6 +14,7 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import ManualClock
 from otel_mqtrace.wire.native import decode_body
 from tests.support.native_vectors import RECORDED_FILES, recorded
+from tests.support.programs import run_in_child
 from tests.support.unique_ids import UniqueId, read_unique_id
 
 DAY_MS = 86_400_000
@@ -109,20 +110,14 @@ def test_sources_of_one_process_have_different_ids():
 
 def test_forked_child_has_other_ids_than_its_parent():
     ids = UniqueIds(clock=_clock(2026, 11, 21))
-    ids.new()
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write_end, ids.new().encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        theirs = read_unique_id(pipe.read().decode())
-    ours = read_unique_id(ids.new())
-    assert theirs.counter == ours.counter == 1
-    assert (theirs.pid, ours.pid) == (child & 0xFFFF, os.getpid() & 0xFFFF)
-    assert theirs.origin != ours.origin
+    first = read_unique_id(ids.new())
+
+    def has_other_ids():
+        theirs = read_unique_id(ids.new())
+        return (theirs.pid, theirs.counter) == (os.getpid() & 0xFFFF, 1) and theirs.origin != first.origin
+
+    assert run_in_child(has_other_ids) == 1
+    assert read_unique_id(ids.new()) == first._replace(pid=os.getpid() & 0xFFFF, counter=1)
 
 
 def test_ids_and_hooks_need_no_file_descriptor(run_code):

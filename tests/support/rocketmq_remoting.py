@@ -84,7 +84,7 @@ class RemotingServer:
             connection.close()
 
     def answer_first(self, code, *answers):
-        """Give ``answers`` (response codes, ``SILENCE`` or ``HANG_UP``) to the next requests of that code."""
+        """Give ``answers`` to the next requests of that code: response codes, bytes, commands made of the request …"""
         self.instead[code].extend(answers)
 
     def asked(self, code):
@@ -107,14 +107,16 @@ class RemotingServer:
                     if answer == HANG_UP:
                         return
                     if answer != SILENCE:
-                        connection.sendall(encode_command(answer))
+                        connection.sendall(answer if isinstance(answer, bytes) else encode_command(answer))
 
     def _answer(self, request):
         self.requests.append(request)
         first = self.instead[request.code]
         if first:
             answer = first.popleft()
-            return answer if answer in {SILENCE, HANG_UP} else response_to(request, answer, remark="told to")
+            if callable(answer):
+                return answer(request)
+            return response_to(request, answer, remark="told to") if isinstance(answer, int) else answer
         code, fields, body = getattr(self, f"_{RequestCode(request.code).name.lower()}")(request.fields, request.body)
         return response_to(request, code, {name: str(value) for name, value in fields.items()}, body)
 

@@ -256,17 +256,14 @@ def test_spool_is_refused_for_the_cloud_channel(cluster, tmp_path, caplog):
     exporter.shutdown()
 
 
-def test_refusals_that_differ_in_a_number_are_logged_once(cluster, traced, caplog, monkeypatch):
+def test_refusals_that_differ_in_a_number_are_logged_once(cluster, traced, caplog):
     lengths = count()
+
+    def busy(request):
+        return response_to(request, ResponseCode.SYSTEM_BUSY, remark=f"[REJECTREQUEST] queue: {next(lengths)}")
+
     for broker in cluster.brokers:
-        answer = broker._answer
-
-        def busy(request, answer=answer):
-            if request.code != SEND:
-                return answer(request)
-            return response_to(request, ResponseCode.SYSTEM_BUSY, remark=f"[REJECTREQUEST] queue: {next(lengths)}")
-
-        monkeypatch.setattr(broker, "_answer", busy)
+        broker.answer_first(SEND, *[busy] * 10_000)
     processor, trace = traced(exporter_to(cluster, export_timeout_millis=250), max_export_batch_size=1)
     for number in range(3):
         trace(pub(number))

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -290,38 +288,6 @@ def test_message_refused_for_ever_is_not_spooled_and_logged_as_lost(kafka, trace
     trace(pub(1))
     assert processor.force_flush()
     assert arrived() == ids(1)
-
-
-APPLICATION = """
-import sys
-from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
-from tests.support.native_spans import pub, traced
-exporter = NativeKafkaSpanExporter(
-    bootstrap_servers="127.0.0.1:1", spool_dir=sys.argv[1], export_timeout_millis=50
-)
-processor, trace = traced(exporter, max_export_batch_size=1)
-for number in range(1_000_000):
-    trace(pub(number))
-    processor.run_once(now=10**18)
-    print(exporter.stats()["spooled"], flush=True)
-"""
-
-
-def test_killed_application_leaves_its_records_on_disk(kafka, arrived, tmp_path):
-    counted = 0
-    with subprocess.Popen(
-        [sys.executable, "-c", APPLICATION, tmp_path], stdout=subprocess.PIPE, text=True
-    ) as application:
-        for line in application.stdout:
-            counted = int(line)
-            if counted == 25:
-                application.kill()
-    exporter = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
-    assert exporter.force_flush()
-    exporter.shutdown()
-    rows = sorted(arrived())
-    assert rows == ids(*range(len(rows)))
-    assert counted <= len(rows) <= counted + 1  # the last one may be on disk and not counted yet
 
 
 def test_exporter_with_a_full_spool_counts_the_newest_as_failed(traced, tmp_path, monkeypatch):

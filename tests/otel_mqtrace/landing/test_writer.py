@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import signal
 import sys
 
 import pyarrow as pa
@@ -13,8 +12,7 @@ import pytest
 from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter, adopt_orphans, claim, manifest_path
 from otel_mqtrace.testing import ManualClock
-from tests.support.landings import landed_lines
-from tests.support.programs import run_in_child, run_python
+from tests.support.programs import run_in_child
 
 DAY_MS = 24 * 3600 * 1000
 NOW_MS = 1_700_000_000_000  # 2023-11-14
@@ -234,38 +232,14 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         LandingWriter(tmp_path, format="parquet").write([_message(1)])
 
 
-CRASHING = """
-import os, signal, sys
-from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
-from tests.support.native_spans import bean, sub, traced
-
-processor, trace = traced(NativeFileSpanExporter(directory=sys.argv[1]), max_export_batch_size=1)
-processor.lanes[0]._side.batches_at_once = 1  # the start alone
-trace(sub(bean(1)))
-processor.run_once()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_next_writer_finishes_the_part_of_a_killed_one(tmp_path):
-    done = run_python(CRASHING, tmp_path)
-    assert done.returncode == -signal.SIGKILL
-    assert landed_lines(tmp_path) == []
-    writer = LandingWriter(tmp_path)
-    writer.write([_message(2)])
-    [crashed] = landed_lines(tmp_path)
-    assert crashed["source"] == "RMQ_SYS_TRACE_TOPIC"
-    writer.finish()
-    assert len(landed_lines(tmp_path)) == 2
-
-
 def test_orphan_is_counted_without_its_torn_last_line(writer, tmp_path):
     writer.write([_message(1, arrival_ms=NOW_MS + 1), _message(2, arrival_ms=NOW_MS + 2)])
     [path] = (tmp_path / "native").glob("date=*/.part-*")
     with path.open("ab") as file:
         file.write(b'{"source":"T","arr')
     writer.after_fork()  # lets go without finishing, as a death does
-    [orphan] = adopt_orphans(tmp_path)
+    LandingWriter(tmp_path).write([_message(3)])
+    [orphan] = _manifest(tmp_path)
     assert (orphan.messages, orphan.body_bytes) == (2, 6)
     assert (orphan.first_arrival_ms, orphan.last_arrival_ms) == (NOW_MS + 1, NOW_MS + 2)
     assert (tmp_path / "native" / orphan.file).read_bytes().endswith(b'"arr')

@@ -1,7 +1,6 @@
 """The remoting client: connections, routes, signatures, and servers that fail."""
 
 import json
-import socket
 import threading
 from contextlib import closing, suppress
 
@@ -147,21 +146,10 @@ def test_error_without_a_name_server_lists_all_of_them(cluster):
         client.route("T")
 
 
-def test_server_other_than_rocketmq_is_reported():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer():
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with closing(RemotingClient(address)) as client, pytest.raises(PeerError, match="not a RocketMQ remoting port"):
-            client.route("T")
-        thread.join()
+def test_server_other_than_rocketmq_is_reported(cluster, client):
+    cluster.name_server.answer_first(RequestCode.GET_ROUTEINFO_BY_TOPIC, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(PeerError, match="not a RocketMQ remoting port"):
+        client.route("T")
 
 
 def test_slave_answers_readers_while_the_master_is_away(cluster):

@@ -52,15 +52,6 @@ def run(run_code):
     return run
 
 
-def test_span_that_ends_at_interpreter_exit_is_exported(run):
-    """Python 3.12 starts no thread any more then: the calling thread exports."""
-    code = """
-    import atexit
-    atexit.register(lambda: (tracer.start_span("last").end(), processor.shutdown()))
-    """
-    assert run(code) == [[True, "last"]]
-
-
 FORKING = """
 import warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, since Python 3.12
