@@ -11,39 +11,20 @@ from pyspark.errors import AnalysisException, PythonException
 from bridge.storage import DamagedInputError
 from otel_mqtrace._errors import PeerError
 from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_errors
-from tests.support.programs import run_python
+from tests.support.programs import MQTRACE, run_program, signalled_at
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
+SIDES = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl"]
 
 pytestmark = pytest.mark.usefixtures("interruptible")
-MQTRACE = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
-# The command as it is, but for one thing: it presses Ctrl-C itself, when the stage that is named begins.
-INTERRUPTED = """
-import os, signal, sys, threading
-from spark_jobs.jobs import batch
-from otel_mqtrace.cli import main
-
-stage, delay_s, *arguments = sys.argv[1:]
-run = batch.run
-
-def pressing(options, *, progress, **others):
-    def watched(now):
-        progress(now)
-        if now == stage:
-            threading.Timer(float(delay_s), os.kill, [os.getpid(), signal.SIGINT]).start()
-    return run(options, progress=watched, **others)
-
-batch.run = pressing
-sys.exit(main(arguments))
-"""
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("stage", "delay_s"), [("starting Spark", 0.6), ("reading the native trace", 0.5)])
 def test_interrupted_command_prints_one_line_and_leaves_nothing(tmp_path, stage, delay_s):
     """While the JVM starts and while a job runs: exit 130, one line, no JVM that holds the pipes, no work directory."""
-    sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
-    done = run_python(INTERRUPTED, stage, delay_s, "reconcile", *sides, "--master", "local[1]")
+    command = ["reconcile", *SIDES, "--out", tmp_path, "--master", "local[1]"]
+    done = run_program(*signalled_at(stage, signal.SIGINT, *command, delay_s=delay_s))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "mqtrace: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -51,9 +32,8 @@ def test_interrupted_command_prints_one_line_and_leaves_nothing(tmp_path, stage,
 @pytest.mark.spark
 def test_wrong_setting_of_spark_sql_is_one_line_and_exit_2(tmp_path):
     """In a process of its own: only a new session leaves its settings unchecked until their first use."""
-    sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
     conf = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=x"]
-    done = run_python(MQTRACE, "reconcile", *sides, *conf)
+    done = run_program(*MQTRACE, "reconcile", *SIDES, "--out", tmp_path, *conf)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert done.stderr.startswith("mqtrace: error: Spark refuses master 'local[1]' or a setting: ")
     assert "spark.sql.shuffle.partitions" in done.stderr

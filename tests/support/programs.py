@@ -9,6 +9,33 @@ from typing import Any
 
 MQTRACE = (sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())")
 
+_SIGNALLED = """
+import os, sys, threading
+from otel_mqtrace import _program
+from spark_jobs.exchange import workers
+from spark_jobs.jobs import batch, stream
+
+workers.LONG_MAP, workers._TASK_BYTES = 1, 1 << 10  # a small input gets another process as well
+number, delay_s, stage, *sys.argv[1:] = sys.argv[1:]
+
+def watched(run):
+    def run_until(options, *, progress, **others):
+        def show(now):
+            progress(now)
+            if now == stage:
+                threading.Timer(float(delay_s), os.kill, [os.getpid(), int(number)]).start()
+        return run(options, progress=show, **others)
+    return run_until
+
+batch.run, stream.run = watched(batch.run), watched(stream.run)
+sys.exit(_program.start())
+"""
+
+
+def signalled_at(stage: str, number: int, *arguments: object, delay_s: float = 0) -> list[str]:
+    """Return the words of an ``mqtrace`` that sends itself signal ``number`` some time after ``stage`` begins."""
+    return [sys.executable, "-c", _SIGNALLED, *map(str, (int(number), delay_s, stage, *arguments))]
+
 
 def run_program(*words: object, timeout_s: float = 180, **options: Any) -> subprocess.CompletedProcess[str]:
     """Return how a program ended and what it printed, until every process that inherited its pipes has ended."""

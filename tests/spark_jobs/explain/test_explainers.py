@@ -132,18 +132,11 @@ def _same_place() -> list:
     ]
 
 
-def _silent_group() -> list:
-    return [taken(f"QUIET{number}", group="quiet", at_ms=80_000 + 2_000 * number) for number in range(20)]
-
-
-def _span_not_of_messaging() -> dict:
-    return event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS)
-
-
 @pytest.fixture(scope="module")
 def answers():
-    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *_silent_group(), *ends()]
-    events.append(_span_not_of_messaging())
+    silent = [taken(f"QUIET{number}", group="quiet", at_ms=80_000 + 2_000 * number) for number in range(20)]
+    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *silent, *ends()]
+    events.append(event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS))
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
     rows = explain_events(events, policy=policy)
     return {

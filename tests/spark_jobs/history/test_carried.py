@@ -1,7 +1,6 @@
 """What a run carries over: which events are read again, and which are not."""
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -57,8 +56,13 @@ def events(*rows):
     return pa.Table.from_pylist(list(rows), schema=EVENT)
 
 
-@pytest.fixture
-def yesterday(tmp_path):
+def write_fresh(path, rows, bad=None):
+    table = pa.Table.from_pylist([{**row, "bad": bad} for row in rows], schema=NORMALISED)
+    parquet.write_table(table, path, row_group_size=2)
+    return str(path)
+
+
+def test_carried_events_that_are_read_again_are_dropped(tmp_path):
     rows = [
         publish("native", f"N{n}", path=f"{n % 2}.jsonl", line=n, left_as="PENDING", first_seen_run=1) for n in range(4)
     ]
@@ -66,17 +70,6 @@ def yesterday(tmp_path):
     paths = [str(tmp_path / name) for name in ("one.parquet", "two.parquet")]
     write_rows(events(*rows[:2]), paths[0])
     write_rows(events(*rows[2:]), paths[1])
-    return rows, paths
-
-
-def write_fresh(path, rows, bad=None):
-    table = pa.Table.from_pylist([{**row, "bad": bad} for row in rows], schema=NORMALISED)
-    parquet.write_table(table, path, row_group_size=2)
-    return str(path)
-
-
-def test_carried_events_that_are_read_again_are_dropped(tmp_path, yesterday):
-    rows, paths = yesterday
     fresh = [
         write_fresh(tmp_path / "a.parquet", [{**rows[3], "left_as": None, "line": None}, publish("native", "X")]),
         write_fresh(tmp_path / "b.parquet", [publish("otlp", "Y"), {**rows[4], "left_as": None}]),

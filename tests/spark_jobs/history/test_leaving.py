@@ -133,14 +133,9 @@ def test_closed_positions_are_merged_one_by_one(earlier, now, since_ms):
         tuple(row.values())[:4]: tuple(row.values())[4:] for row in merge_closed(tables, since_ms=since_ms).to_pylist()
     }
     assert keys_of == {
-        place: (least(one[0] for one in rows), least(one[1] for one in rows), greatest(one[2] for one in rows))
+        place: tuple(
+            pick((row[at] for row in rows if row[at] is not None), default=None)
+            for at, pick in enumerate((min, min, max))
+        )
         for place, rows in wanted.items()
     }
-
-
-def least(values):
-    return min((value for value in values if value is not None), default=None)
-
-
-def greatest(values):
-    return max((value for value in values if value is not None), default=None)

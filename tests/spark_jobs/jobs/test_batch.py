@@ -60,7 +60,8 @@ def scenarios(tmp_path_factory):
 
 def test_complete_data_has_nothing_pending(tmp_path):
     native = str(DUAL / "app-4.9.8-dup" / "native.jsonl")
-    (tmp_path / "spans.jsonl").write_text("".join(_lines(DUAL / "app-4.9.8-dup" / "otlp.jsonl")[:3]))
+    lines = (DUAL / "app-4.9.8-dup" / "otlp.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "spans.jsonl").write_bytes(b"".join(lines[:3]))
     sources = {"native": (native,), "otlp": (str(tmp_path / "spans.jsonl"),), "engine": "local"}
     waiting = run(ReconcileOptions(**sources, out=tmp_path / "waiting", grace_ms=0))
     complete = run(ReconcileOptions(**sources, out=tmp_path / "complete", is_complete=True))
@@ -97,10 +98,6 @@ def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
         run(replace(given, grace_ms=0), report=report)
     assert len(reported) == 1
     assert read_verdicts(tmp_path) != before
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines(keepends=True)
 
 
 def on_both_sides(rows) -> Counter[str]:

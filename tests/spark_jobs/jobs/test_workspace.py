@@ -3,8 +3,8 @@
 import errno
 import os
 import resource
+import signal
 import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from bridge.storage import as_path, list_files
 from bridge.storage.stores import Store
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.workspace import replace_outcome, work_directory
-from tests.support.programs import run_program, run_python
+from tests.support.programs import run_program, run_python, signalled_at
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 _KILLED_WITHIN = """
@@ -162,40 +162,17 @@ def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Pa
     assert state(outcome[1]) == _OLD
 
 
-_TERMINATED = """
-import os, signal, sys
-from otel_mqtrace import _program
-from spark_jobs.exchange import workers
-from spark_jobs.jobs import batch, stream
-
-workers.LONG_MAP, workers._TASK_BYTES = 1, 1 << 10  # a small input gets another process as well
-
-def watched(run):
-    def run_until(options, *, progress, **others):
-        def show(stage):
-            progress(stage)
-            if stage in {"adding up", "starting Spark"}:
-                os.kill(os.getpid(), signal.SIGTERM)
-        return run(options, progress=show, **others)
-    return run_until
-
-batch.run, stream.run = watched(batch.run), watched(stream.run)
-sys.exit(_program.start())
-"""
-
-
 @pytest.mark.parametrize(
-    ("how", "background"),
-    [(["--engine", "local"], True), (["--stream", "--every", "1m"], False)],
+    ("stage", "how", "background"),
+    [("adding up", ["--engine", "local"], True), ("starting Spark", ["--stream", "--every", "1m"], False)],
     ids=["batch", "stream"],
 )
 def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(
-    tmp_path: Path, background: bool, how: list[str]
+    tmp_path: Path, stage: str, background: bool, how: list[str]
 ) -> None:
     """Also in the background of a shell script, where SIGINT is ignored."""
-    sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
-    words = [sys.executable, "-c", _TERMINATED, "reconcile", *sides, *how]
+    sides = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl", "--out", tmp_path]
     in_background = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if background else []
-    done = run_program(*in_background, *words)
+    done = run_program(*in_background, *signalled_at(stage, signal.SIGTERM, "reconcile", *sides, *how))
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "mqtrace: interrupted\n")
     assert left_in(tmp_path) == (["stream"] if "--stream" in how else [])

@@ -5,8 +5,6 @@ import pyarrow as pa
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import SPAN
 
-SCHEMA = SPAN
-
 _PLAIN = {
     "trace_id": "ab" * 16,
     "span_id": "cd" * 8,
@@ -39,7 +37,7 @@ def span(attributes=(), *, links=(), **columns):
 
 def batch(*rows):
     """Return the rows as one batch."""
-    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+    return pa.RecordBatch.from_pylist(list(rows), schema=SPAN)
 
 
 def events(*rows, **options):

@@ -205,15 +205,10 @@ SECTIONS = set(re.findall(r'<section id="(\w+)"', render_page(result())))
 TEXT = "document.body.innerText"
 
 
-def answered():
-    return page(
-        Answer((story_of(*LIFE),), 0, Searched(where="a landing", messages=9, remarks=("one file was cut off",)))
-    )
-
-
+SEARCHED = Searched(where="a landing", messages=9, remarks=("one file was cut off",))
 PAGES = {
     "report": lambda: render_page(result()),
-    "query": answered,
+    "query": lambda: page(Answer((story_of(*LIFE),), 0, SEARCHED)),
     "graph": lambda: render_graph_page(graph()),
 }
 

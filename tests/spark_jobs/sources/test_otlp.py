@@ -37,12 +37,6 @@ def rows(batches):
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(otlp, "_LEAST_BYTES", 1000)
-    monkeypatch.setattr(otlp, "_MOST_BYTES", 16_000)
-
-
 @pytest.mark.parametrize("line", [b"null", b"{} null", b"{}null{}", b" null {}", b"{", b"", b"[]", b"{}\x00"])
 def test_line_that_could_crash_the_parser_is_declined(line):
     """Arrow's parser does not survive a null in place of an object."""
@@ -111,7 +105,9 @@ IN_FRAMES = [*IN_GOOD, (41, "s"), (41, "not a span"), *IN_BAD_FRAMES, (46, "s")]
         (Layout.JSON_ZSTD_FRAMED, FRAMES, IN_FRAMES),
     ],
 )
-def test_damaged_file_is_read_in_blocks_as_message_by_message(small_blocks, tmp_path, layout, content, expected):
+def test_damaged_file_is_read_in_blocks_as_message_by_message(monkeypatch, tmp_path, layout, content, expected):
+    monkeypatch.setattr(otlp, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(otlp, "_MOST_BYTES", 16_000)
     path = tmp_path / "traces"
     path.write_bytes(content)
     files = plan_spans([SourceFile(path, layout, Side.OTLP)], parallelism=1)

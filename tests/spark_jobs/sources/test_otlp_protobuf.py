@@ -3,8 +3,9 @@
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status, TracesData
 
 from bridge.otlp.containers import Message
 from bridge.otlp.spans import parse_message, spans_of
@@ -27,18 +28,12 @@ scalars = st.one_of(
 
 def nested(values):
     """Arrays and maps of ``values``."""
-
-    def array(items):
-        value = AnyValue()
-        value.array_value.values.extend(items)
-        return value
-
-    def mapping(items):
-        value = AnyValue()
-        value.kvlist_value.values.extend(KeyValue(key=key, value=item) for key, item in items.items())
-        return value
-
-    return st.lists(values, max_size=3).map(array) | st.dictionaries(keys, values, max_size=3).map(mapping)
+    pair_lists = st.dictionaries(keys, values, max_size=3).map(
+        lambda items: [KeyValue(key=key, value=value) for key, value in items.items()]
+    )
+    arrays = st.builds(ArrayValue, values=st.lists(values, max_size=3))
+    maps = st.builds(KeyValueList, values=pair_lists)
+    return st.builds(AnyValue, array_value=arrays) | st.builds(AnyValue, kvlist_value=maps)
 
 
 pairs = st.lists(st.builds(KeyValue, key=keys, value=st.recursive(scalars, nested, max_leaves=4)), max_size=4)
@@ -55,6 +50,7 @@ spans = st.builds(
     kind=st.sampled_from([0, 4, 5, 9, -1]),
     attributes=pairs,
     links=st.lists(links, max_size=2),
+    status=st.none() | st.builds(Status, code=st.sampled_from([0, 1, 2, 7])),
 )
 
 
@@ -63,14 +59,9 @@ def messages(draw):
     """One message, some of its spans under their name of before 2022."""
     data = TracesData()
     for resource_attributes in draw(st.lists(pairs, max_size=2)):
-        one = ResourceSpans()
-        one.resource.attributes.extend(resource_attributes)
+        one = ResourceSpans(resource=Resource(attributes=resource_attributes))
         for scope_spans in draw(st.lists(st.lists(spans, max_size=3), max_size=2)):
-            part = ScopeSpans(spans=scope_spans)
-            part.scope.name = draw(texts)
-            for span in part.spans:
-                span.status.code = draw(st.sampled_from([0, 1, 2, 7]))
-            one.scope_spans.append(part)
+            one.scope_spans.add(spans=scope_spans, scope=InstrumentationScope(name=draw(texts)))
         packed = one.SerializeToString()
         old = packed.replace(b"\x12", b"\xc2\x3e", 1) if draw(st.booleans()) else packed
         data.resource_spans.append(ResourceSpans.FromString(old if parse(old) else packed))

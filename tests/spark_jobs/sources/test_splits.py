@@ -23,10 +23,6 @@ def file_of(path, content, layout=Layout.JSON_LINES):
     return SourceFile(path, layout, Side.OTLP)
 
 
-def texts_of(file, **options):
-    return [line.text for split in split_file(file, **options) for line in read_lines(split)]
-
-
 TEXTS = st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=9)
 
 
@@ -37,7 +33,8 @@ def test_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size,
         patched.setattr(splits, "UNCUT_BYTES", 0)
         patched.setattr(splits, "_LEAST_TASK_BYTES", size)
         file = file_of(tmp_path_factory.mktemp("cut") / "x", mark + b"\n".join([b"first", *texts]))
-        assert texts_of(file) == [text for text in (b"first", *texts) if text.strip()]
+        read = [line.text for split in split_file(file) for line in read_lines(split)]
+        assert read == [text for text in (b"first", *texts) if text.strip()]
 
 
 def test_lines_have_numbers_in_a_file_that_one_task_reads(tmp_path, monkeypatch):
@@ -101,13 +98,6 @@ def test_line_is_found_by_its_beginning(path, begin, numbers):
 REQUEST = {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s"}]}]}]}
 
 
-@pytest.fixture
-def short_lines(monkeypatch):
-    """Let no line be longer than a thousand bytes, so that a small file is a large one."""
-    for module in (detect, files, containers):
-        monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 1000)
-
-
 def documents_in(text, **options):
     return list(containers.documents(io.BytesIO(text.encode()), **options))
 
@@ -140,7 +130,9 @@ def test_many_documents_need_no_more_memory_than_one():
     assert sum(1 for _ in read) == 19_999
 
 
-def test_endless_line_is_refused_in_one_sentence(tmp_path, short_lines):
+def test_endless_line_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    for module in (detect, files, containers):
+        monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 1000)
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(REQUEST)[:-1] + " " * 2000 + "}", encoding="utf-8")
     with pytest.raises(UnreadableInputError, match=r"x\.jsonl has a line of more than .*one message of a batch"):
