@@ -244,11 +244,11 @@ class SpanFilesSource(_FilesSource):
         return self._seen.get(path) == status
 
     def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
-        detected = detect(path)
-        if detected.side is Side.NATIVE:
+        layout = detect(path)
+        if layout.side is Side.NATIVE:
             raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
         name, (_, changed_ns) = self._name(path), status
-        for progress, item in self._unread(path, name, detected.layout) if detected.side is Side.OTLP else ():
+        for progress, item in self._unread(path, name, layout) if layout.side is Side.OTLP else ():
             self._read[name] = progress  # before it is yielded: the caller may commit at once
             if isinstance(item, Bad):
                 self._count_bad(f"{name}:{item.ordinal}", item.reason)
@@ -300,8 +300,8 @@ class SpanFilesSource(_FilesSource):
         most, _, first = progress
         longer = [name for name, each in self._read.items() if each.first == first and each.messages > most]
         for path in (self._directory / name for name in longer if not name.startswith("//")):
-            if path.is_file() and (detected := detect(path)).side is Side.OTLP:
-                reached = (each for each, _ in _messages_of(path, detected.layout))
+            if path.is_file() and (layout := detect(path)).side is Side.OTLP:
+                reached = (each for each, _ in _messages_of(path, layout))
                 if next((each for each in reached if each.messages >= most), None) == progress:
                     return True
         return False

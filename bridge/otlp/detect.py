@@ -10,7 +10,6 @@ import codecs
 import io
 import json
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,20 +59,17 @@ class Layout(str, Enum):
     KAFKA_DUMP = "kafka-dump"  # JSON lines with value_b64
     EMPTY = "empty"
 
+    @property
+    def side(self) -> Side:
+        """The side of a file that is so packed."""
+        if self is Layout.EMPTY:
+            return Side.EMPTY
+        return Side.NATIVE if self in {Layout.LANDING_PARQUET, Layout.LANDING_JSONL} else Side.OTLP
+
 
 ZSTD_LAYOUTS: Final = frozenset(layout for layout in Layout if "zstd" in layout.value)
-OTLP_FORMATS: Final = tuple(
-    layout.value for layout in Layout if layout not in {Layout.LANDING_PARQUET, Layout.LANDING_JSONL, Layout.EMPTY}
-)
+OTLP_FORMATS: Final = tuple(layout.value for layout in Layout if layout.side is Side.OTLP)
 """What ``--otlp-format`` accepts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detected:
-    """The answer for one file."""
-
-    side: Side
-    layout: Layout
 
 
 class LineTooLongError(Exception):
@@ -86,10 +82,7 @@ class LineTooLongError(Exception):
         )
 
 
-_EMPTY: Final = Detected(Side.EMPTY, Layout.EMPTY)
-
-
-def detect(path: AnyPath) -> Detected:
+def detect(path: AnyPath) -> Layout:
     """Return what ``path`` holds.
 
     Raises:
@@ -131,12 +124,12 @@ def refuse_unlanded(head: bytes, name: object) -> None:
         )
 
 
-def detect_head(head: bytes, size: int) -> Detected | None:
+def detect_head(head: bytes, size: int) -> Layout | None:
     """Return what a file of ``size`` bytes that starts with ``head`` holds, or ``None`` when it is nothing known."""
     if not head.strip(b" \t\r\n"):
-        return _EMPTY
+        return Layout.EMPTY
     if head.startswith(_PARQUET_MAGIC):
-        return Detected(Side.NATIVE, Layout.LANDING_PARQUET)
+        return Layout.LANDING_PARQUET
     if head.startswith(ZSTD_MAGIC):
         return _in_zstd(head, Layout.JSON_LINES_ZSTD, Layout.PROTO_FRAMED_ZSTD)
     if head.startswith(ZSTD_MAGIC, _LENGTH_BYTES) and any(head[:_LENGTH_BYTES]):  # compressed text may hold names
@@ -160,9 +153,9 @@ def _check_parquet(path: AnyPath) -> None:
         raise UnreadableInputError(f"{path} is a parquet file without a column {_BODY_COLUMN!r}: no native landing")
 
 
-def _in_zstd(data: bytes, of_json: Layout, of_protobuf: Layout) -> Detected:
+def _in_zstd(data: bytes, of_json: Layout, of_protobuf: Layout) -> Layout:
     first = _first_zstd_bytes(data).removeprefix(codecs.BOM_UTF8)[:1]
-    return Detected(Side.OTLP, of_json if first in _JSON_STARTS else of_protobuf)
+    return of_json if first in _JSON_STARTS else of_protobuf
 
 
 def _is_native_in_zstd(head: bytes) -> bool:
@@ -171,12 +164,12 @@ def _is_native_in_zstd(head: bytes) -> bool:
     return text[:1] in _JSON_STARTS and sides == {Side.NATIVE}
 
 
-def _binary(head: bytes, size: int) -> Detected | None:
+def _binary(head: bytes, size: int) -> Layout | None:
     rest = head[_LENGTH_BYTES:]
     if rest[:1] == bytes([_FIELD_ONE]) and head[:1] == b"\x00":
-        return Detected(Side.OTLP, Layout.PROTO_FRAMED)
+        return Layout.PROTO_FRAMED
     if head[0] == _FIELD_ONE and size > 1:
-        return Detected(Side.OTLP, Layout.PROTO)
+        return Layout.PROTO
     return None
 
 
@@ -190,46 +183,46 @@ def _first_zstd_bytes(data: bytes, size: int = 16) -> bytes:
 
 
 _PARTS: Final = ("scopeSpans", "instrumentationLibrarySpans")  # of a ResourceSpans, now and before 2022
-_JSON_SIGNS: Final[tuple[tuple[str, Detected], ...]] = (
-    ("body_base64", Detected(Side.NATIVE, Layout.LANDING_JSONL)),
-    ("value_b64", Detected(Side.OTLP, Layout.KAFKA_DUMP)),
-    ("resourceSpans", Detected(Side.OTLP, Layout.JSON_LINES)),
-    ("resourceMetrics", Detected(Side.OTLP, Layout.JSON_LINES)),
-    ("resourceLogs", Detected(Side.OTLP, Layout.JSON_LINES)),
-    ("resource_spans", Detected(Side.OTLP, Layout.JSON)),
-    *((name, Detected(Side.OTLP, Layout.JSON)) for name in _PARTS),
+_JSON_SIGNS: Final[tuple[tuple[str, Layout], ...]] = (
+    ("body_base64", Layout.LANDING_JSONL),
+    ("value_b64", Layout.KAFKA_DUMP),
+    ("resourceSpans", Layout.JSON_LINES),
+    ("resourceMetrics", Layout.JSON_LINES),
+    ("resourceLogs", Layout.JSON_LINES),
+    ("resource_spans", Layout.JSON),
+    *((name, Layout.JSON) for name in _PARTS),
 )
 _LINE_START: Final = re.compile(rb'[ \t]*\{[ \t]*"resource(?:Spans|Metrics|Logs)"[ \t]*:')
 _SNAKE_CASE: Final = re.compile(rb'"(?:resource|scope|instrumentation_library)_spans"')
 
 
-def _json(head: bytes) -> Detected | None:
+def _json(head: bytes) -> Layout | None:
     if _SNAKE_CASE.search(head) and head.lstrip()[:1] in _JSON_STARTS:
-        return Detected(Side.OTLP, Layout.JSON)
+        return Layout.JSON
     for line in head.split(b"\n")[:_LINES_LOOKED_AT]:
         if line.strip() and (found := _json_line(line)):
             return found
     return _json_anywhere(head)
 
 
-def _json_line(line: bytes) -> Detected | None:
+def _json_line(line: bytes) -> Layout | None:
     try:
         value: Any = json.loads(line, parse_int=float)  # no number is too long for it
     except (ValueError, RecursionError):
         return None
     if isinstance(value, list) and value and isinstance(value[0], dict) and any(part in value[0] for part in _PARTS):
-        return Detected(Side.OTLP, Layout.JSON_LINES)
+        return Layout.JSON_LINES
     if not isinstance(value, dict):
         return None
     return next((found for key, found in _JSON_SIGNS if key in value), None)
 
 
-def _json_anywhere(head: bytes) -> Detected | None:
+def _json_anywhere(head: bytes) -> Layout | None:
     found = next((found for key, found in _JSON_SIGNS if f'"{key}"'.encode() in head), None)
     if found is None:
         return None
-    if found.layout is Layout.JSON_LINES and not _has_cut_line(head):
-        return Detected(Side.OTLP, Layout.JSON)
+    if found is Layout.JSON_LINES and not _has_cut_line(head):
+        return Layout.JSON
     return found
 
 

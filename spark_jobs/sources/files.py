@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from bridge.addresses import Address
-    from bridge.otlp.detect import Detected
     from bridge.storage import AnyPath
     from spark_jobs.sources.kafka import PartitionRange
 
@@ -41,7 +40,11 @@ class SourceFile:
 
     path: AnyPath
     layout: Layout
-    side: Side
+
+    @property
+    def side(self) -> Side:
+        """The side that it belongs to."""
+        return self.layout.side
 
 
 class PassedOver(NamedTuple):
@@ -87,7 +90,7 @@ def _source_files(
     if only is not None:
         paths = [path for path in paths if path in only]
     if layout is not None:
-        return [SourceFile(path, layout, side or Side.OTLP) for path in paths], []
+        return [SourceFile(path, layout) for path in paths], []
     kept: list[SourceFile] = []
     passed_over: list[PassedOver] = []
     for path, detected in zip(paths, _detect_all(paths), strict=True):
@@ -99,9 +102,9 @@ def _source_files(
             passed_over.append(PassedOver(path, str(detected), is_damaged=is_damaged))
             continue
         if side is None or detected.side in {side, Side.EMPTY}:
-            kept.append(SourceFile(path, detected.layout, detected.side))
+            kept.append(SourceFile(path, detected))
         else:
-            found = f"{detected.side.value} ({detected.layout.value})"
+            found = f"{detected.side.value} ({detected.value})"
             passed_over.append(PassedOver(path, f"{path} is {found}, not {side.value}", detected.side))
     if passed_over and (named or (not kept and only is None)):
         swapped = "; are --native and --otlp swapped?" if passed_over[0].side else ""
@@ -111,7 +114,7 @@ def _source_files(
     return kept, passed_over
 
 
-def _detect_all(paths: Sequence[AnyPath]) -> Iterator[Detected | UnreadableInputError]:
+def _detect_all(paths: Sequence[AnyPath]) -> Iterator[Layout | UnreadableInputError]:
     """Yield the content of each file, or why it cannot be detected; stores are read in parallel."""
     if not paths or not isinstance(paths[0], StorePath):
         yield from map(_detect, paths)
@@ -120,7 +123,7 @@ def _detect_all(paths: Sequence[AnyPath]) -> Iterator[Detected | UnreadableInput
         yield from pool.map(_detect, paths)
 
 
-def _detect(path: AnyPath) -> Detected | UnreadableInputError:
+def _detect(path: AnyPath) -> Layout | UnreadableInputError:
     try:
         with suppress(OSError):  # reported by the call below
             status = path.stat()
@@ -131,7 +134,7 @@ def _detect(path: AnyPath) -> Detected | UnreadableInputError:
 
 
 @lru_cache(maxsize=1 << 16)
-def _detect_version(path: AnyPath, _size: int, _mtime_ns: int) -> Detected:
+def _detect_version(path: AnyPath, _size: int, _mtime_ns: int) -> Layout:
     """Detect a file once: a stream looks at it for each side, and to detect one takes 2 ms."""
     return detect(path)
 

@@ -33,7 +33,7 @@ DUAL = OTLP.parent / "dual"
 
 
 def read(path, layout=None):
-    items = list(read_messages(path, layout or detect(path).layout, parse=parse_message))
+    items = list(read_messages(path, layout or detect(path), parse=parse_message))
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
     return spans, [item for item in items if isinstance(item, Bad)], [item for item in items if isinstance(item, Tail)]
 
@@ -84,7 +84,7 @@ def typed(value):
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS.items())
 def test_layout_is_detected_and_holds_the_spans_that_were_sent(name, layout):
     path = OTLP / name
-    assert detect(path).layout is layout
+    assert detect(path) is layout
     spans, bad, tails = read(path)
     truth = {
         (one["trace_id"], one["span_id"]): one
@@ -218,7 +218,7 @@ def test_values_in_snake_case_among_usual_lines_are_kept(tmp_path, name_before):
     path = tmp_path / "x.jsonl"
     lines = [request({**SPAN, "name": name_before}), request({**SPAN, "attributes": attributes})]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    batches = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)), InputCounts())
+    batches = split_batches(split_file(SourceFile(path, Layout.JSON_LINES)), InputCounts())
     _, span = [row for batch in batches for row in batch.to_pylist()]
     assert dict(span["attributes"]) == {"a": "x", "b": "7"}
 
@@ -227,7 +227,7 @@ def test_long_text_in_snake_case_is_read_in_linear_time(write_json):
     path = write_json(request({**SPAN, "name": "_a" * 30_000}))
     began_s = time.process_time()
     assert len(read(path)[0]) == 1
-    assert list(split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)), InputCounts()))
+    assert list(split_batches(split_file(SourceFile(path, Layout.JSON_LINES)), InputCounts()))
     assert time.process_time() - began_s < 5
 
 
@@ -312,7 +312,7 @@ def test_lone_surrogate_and_huge_number_are_written_on(tmp_path):
     assert bad == []
     assert span["name"] == "?"
     assert [span["attributes"][str(at)] for at in range(4)] == ["?", "😀", "\\ud800", "??"]
-    (batch,) = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)), InputCounts())
+    (batch,) = split_batches(split_file(SourceFile(path, Layout.JSON_LINES)), InputCounts())
     assert batch.num_rows == 1
 
 
@@ -327,7 +327,7 @@ def test_spans_in_zstd_that_name_body_base64_are_no_native_file(tmp_path, layout
         spans = MessageToJson(message).encode()
     path = tmp_path / "x"
     path.write_bytes(zstandard.compress(spans))
-    assert detect(path).layout is layout
+    assert detect(path) is layout
 
 
 @pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP, Layout.JSON_LINES_ZSTD])
@@ -374,7 +374,7 @@ def test_json_on_one_line_is_lines_only_when_the_line_itself_is_a_message(tmp_pa
         path = tmp_path / f"{at}.json"
         path.write_text(text + "\n", encoding="utf-8")
         spans, bad, _ = read(path)
-        assert (detect(path).layout, len(spans), len(bad)) == expected
+        assert (detect(path), len(spans), len(bad)) == expected
 
 
 def test_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
@@ -397,7 +397,7 @@ def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(tmp_path):
     messages = list(read_messages(path, Layout.JSON_ZSTD_FRAMED, parse=parse_message))
     assert [type(item) for item in messages] == [Message, Bad, Bad, Message]
     assert [item.sample for item in messages[1:3]] == [b'{"resourceSpans": [ bad', b"nothing"]
-    assert detect(path).layout is Layout.JSON_ZSTD_FRAMED
+    assert detect(path) is Layout.JSON_ZSTD_FRAMED
 
 
 def test_text_before_damaged_zstd_is_read(tmp_path):

@@ -70,7 +70,7 @@ def test_recorded_record_is_read_back_from_its_span(stem):
 @pytest.mark.parametrize("name", ["app-4.9.8-dup", "scenarios-5.3.3-old"])
 def test_java_agent_spans_have_the_same_fields_as_in_the_reconciliation(name, tmp_path):
     path = DUAL / name / "otlp.jsonl"
-    items = read_messages(path, detect(path).layout, parse=parse_message)
+    items = read_messages(path, detect(path), parse=parse_message)
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
     ours = sorted(
         (_event(context, span) for span in spans for context in _last_contexts(span)),

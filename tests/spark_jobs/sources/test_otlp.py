@@ -110,7 +110,7 @@ def test_damaged_file_is_read_in_blocks_as_message_by_message(monkeypatch, tmp_p
     monkeypatch.setattr(otlp, "_MOST_BYTES", 16_000)
     path = tmp_path / "traces"
     path.write_bytes(content)
-    files = plan_spans([SourceFile(path, layout, Side.OTLP)], parallelism=1)
+    files = plan_spans([SourceFile(path, layout)], parallelism=1)
     counts = InputCounts()
     read = rows(split_batches(files.tasks[0], counts))
     assert [(row["line"], row["bad"]["reason"] if row["bad"] else row["name"]) for row in read] == expected

@@ -20,7 +20,7 @@ from spark_jobs.sources.splits import group_splits, line_numbers, read_lines, sp
 
 def file_of(path, content, layout=Layout.JSON_LINES):
     path.write_bytes(content)
-    return SourceFile(path, layout, Side.OTLP)
+    return SourceFile(path, layout)
 
 
 TEXTS = st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=9)
