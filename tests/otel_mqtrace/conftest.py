@@ -135,14 +135,6 @@ def tracer(spans):
 
 
 @pytest.fixture
-def producer(instrument, kafka):
-    """A traced producer, closed at the end: the client leaks what a callback raised, with every frame on its way."""
-    instrument()
-    with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop"}) as shop:
-        yield shop
-
-
-@pytest.fixture
 def consumer_of(kafka):
     """Make consumers that read a topic from its beginning; all are closed at the end."""
     made = []

@@ -87,9 +87,10 @@ def stored(kafka):
 
 @pytest.fixture
 def producer_of(instrument, kafka):
-    """Make a producer with more properties, traced with options (``False``: not traced); all are closed at the end.
+    """Make a producer with more properties, traced with options (``False``: not traced).
 
-    A property has underscores for dots.
+    A property has underscores for dots. All are closed at the end: the client leaks what a callback raised, with every
+    frame on its way.
     """
     made = []
 
@@ -105,6 +106,12 @@ def producer_of(instrument, kafka):
     yield make
     for producer in made:
         producer.close()
+
+
+@pytest.fixture
+def producer(producer_of):
+    """A traced producer."""
+    return producer_of()
 
 
 @pytest.fixture

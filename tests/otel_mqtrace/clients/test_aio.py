@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import aio_consumer, aio_poll, code_of, current_span_id, let_others_run
+from tests.support.mailbox import SENDER, TRACEPARENT
 
 POLICIES = ["correlate", "send_each"]
 TOO_LARGE = b"x" * 2_000_000
@@ -192,9 +193,6 @@ async def test_sends_of_a_producer_made_before_end_with_their_futures(instrument
     assert sends[2]["mqtrace.send_outcome"] == "not_awaited"
 
 
-PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-
-
 @pytest.fixture
 def consuming(instrument, kafka, fill, topic):
     """Put messages on the topic, switch tracing on with options, and return the coroutine that makes a consumer."""
@@ -208,7 +206,7 @@ def consuming(instrument, kafka, fill, topic):
 
 
 async def test_message_is_current_in_the_coroutine_until_its_next_poll(consuming, spans, topic):
-    consumer = await consuming({"value": b"x", "headers": [PARENT, ("baggage", "tenant=t1")]})
+    consumer = await consuming({"value": b"x", "headers": [TRACEPARENT, ("baggage", "tenant=t1")]})
     await aio_poll(consumer)
     current, tenant = current_span_id(), baggage.get_baggage("tenant")
     loop = asyncio.get_running_loop()
@@ -218,7 +216,7 @@ async def test_message_is_current_in_the_coroutine_until_its_next_poll(consuming
     await consumer.close()
     span = spans.take(f"process {topic}")
     assert (current, tenant, in_pool, outside) == (span.context.span_id, "t1", [0] * 4, 0)
-    assert span.parent.span_id == 0xB7AD6B7169203331
+    assert span.parent.span_id == SENDER
     assert span.attributes["messaging.consumer.group.name"] == "billing"
     assert code_of(span) is ContextCode.SUCCESS
 
@@ -274,14 +272,14 @@ async def test_message_of_a_collected_consumer_ends(consuming, spans):
 
 
 async def test_commit_is_a_child_of_the_process_span(consuming, spans, topic):
-    consumer = await consuming({"value": b"x", "headers": [PARENT]}, settle_spans=True)
+    consumer = await consuming({"value": b"x", "headers": [TRACEPARENT]}, settle_spans=True)
     message = await aio_poll(consumer)
     (settled,) = await consumer.commit(message=message, asynchronous=False)
     await consumer.close()
     assert (settled.offset, current_span_id()) == (1, 0)
     commit = spans.take(f"commit {topic}")
     assert commit.parent.span_id == spans.take(f"process {topic}").context.span_id
-    assert [link.context.span_id for link in commit.links] == [0xB7AD6B7169203331]
+    assert [link.context.span_id for link in commit.links] == [SENDER]
 
 
 async def test_cancelled_poll_has_no_message(consuming, spans):

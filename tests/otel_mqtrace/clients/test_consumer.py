@@ -21,17 +21,16 @@ from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
 from tests.support.consuming import code_of, consume, current_span_id, in_thread, poll
+from tests.support.mailbox import SENDER, TRACEPARENT
 from tests.support.shown import shown
 from tests.support.unique_ids import read_unique_id
 
-PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-PARENT_SPAN = 0xB7AD6B7169203331
 STORED_MS = 1_790_000_000_000
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
 
 
 def test_handled_message_has_every_field_of_the_table(consuming, spans, kafka, topic):
-    headers = [PARENT, ("UNIQ_KEY", "ID1"), ("TAGS", "paid"), ("KEYS", "a b"), ("RECONSUME_TIME", "2")]
+    headers = [TRACEPARENT, ("UNIQ_KEY", "ID1"), ("TAGS", "paid"), ("KEYS", "a b"), ("RECONSUME_TIME", "2")]
     full = {"value": b"xyz", "key": b"k", "headers": headers, "timestamp": STORED_MS}
     conf = {"client_id": "till"}
     consumer = consuming(full, {"value": None}, conf=conf, region_id="eu", region_name="Europe")
@@ -75,7 +74,7 @@ def test_handled_message_has_every_field_of_the_table(consuming, spans, kafka, t
         "mqtrace.success": True,
         "mqtrace.context_code": "SUCCESS",
     }
-    assert (span.kind, span.parent.span_id) == (SpanKind.CONSUMER, PARENT_SPAN)
+    assert (span.kind, span.parent.span_id) == (SpanKind.CONSUMER, SENDER)
     assert tombstone.attributes["messaging.kafka.message.tombstone"] is True
 
 
@@ -91,13 +90,13 @@ def test_message_is_current_until_the_next_poll(consuming, spans):
 
 
 def test_batch_is_one_span_with_a_link_for_each_message(consuming, spans, topic):
-    consumer = consuming(*({"value": b"x", "headers": [PARENT, ("UNIQ_KEY", f"ID{n}")]} for n in range(3)))
+    consumer = consuming(*({"value": b"x", "headers": [TRACEPARENT, ("UNIQ_KEY", f"ID{n}")]} for n in range(3)))
     consume(consumer, 3)
     consumer.close()
     span = spans.take()
     assert (span.attributes["messaging.batch.message_count"], span.parent) == (3, None)
     assert [link.attributes["messaging.message.id"] for link in span.links] == ["ID0", "ID1", "ID2"]
-    assert [link.context.span_id for link in span.links] == [PARENT_SPAN] * 3
+    assert [link.context.span_id for link in span.links] == [SENDER] * 3
     assert [bean.offset_msg_id for bean in trace_context_of(span).beans] == [f"{topic}-0@{n}" for n in range(3)]
 
 

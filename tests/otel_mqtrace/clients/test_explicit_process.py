@@ -25,6 +25,7 @@ from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import recording_provider
 from tests.support.consuming import consume, current_span_id, poll
+from tests.support.mailbox import TRACEPARENT
 
 
 def test_exception_of_a_block_is_recorded_and_raised(consuming, spans):
@@ -180,8 +181,7 @@ def test_registry_keeps_no_span_of_a_handled_message_and_forgets_a_collected_con
 
 
 def test_late_block_has_the_ended_span_and_the_baggage(consuming, spans):
-    headers = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("baggage", "tenant=7")]
-    consumer = consuming({"value": b"1", "headers": headers})
+    consumer = consuming({"value": b"1", "headers": [TRACEPARENT, ("baggage", "tenant=7")]})
     message = poll(consumer)
     consumer.poll(0)
     ended = spans.take()

@@ -13,6 +13,7 @@ from otel_mqtrace.clients.state import STATE
 from otel_mqtrace.hooks.guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing.embedded import EmbeddedKafka
+from tests.support.programs import run_in_child
 
 NOBODY = "127.0.0.1:1"
 
@@ -143,9 +144,8 @@ def test_clients_of_one_cluster_share_their_leaders():
     assert leaders_of({**conf, "oauth_cb": print}) is None
 
 
-def test_send_span_and_record_have_the_leader_of_the_partition(instrument, spans, three_brokers, truth):
-    instrument()
-    producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
+def test_send_span_and_record_have_the_leader_of_the_partition(producer_of, spans, three_brokers, truth):
+    producer = producer_of(bootstrap_servers=three_brokers.bootstrap_servers)
     producer.produce("spread", b"first", partition=0)
     producer.flush(10)
     first = spans.take("send spread").attributes["mqtrace.store_host"]
@@ -162,9 +162,9 @@ def test_send_span_and_record_have_the_leader_of_the_partition(instrument, spans
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_process_spans_and_links_have_the_leader_from_the_first_message_on(
-    instrument, spans, three_brokers, truth, batch
+    instrument, producer_of, spans, three_brokers, truth, batch
 ):
-    producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
+    producer = producer_of(False, bootstrap_servers=three_brokers.bootstrap_servers)
     instrument()
     sent, seen = [], 0
     for partition in truth:
@@ -180,14 +180,12 @@ def test_process_spans_and_links_have_the_leader_from_the_first_message_on(
     assert {int(bean.offset_msg_id.partition("@")[0].rpartition("-")[2]): bean.store_host for bean in beans} == truth
 
 
-def test_send_without_a_partition_has_the_bootstrap_server_as_store_host(instrument, spans):
-    instrument()
-    producer = confluent_kafka.Producer({"bootstrap.servers": NOBODY, "message.timeout.ms": 100, "log_level": 0})
+def test_send_without_a_partition_has_the_bootstrap_server_as_store_host(producer_of, spans):
+    producer = producer_of(bootstrap_servers=NOBODY, message_timeout_ms=100)
     producer.produce("orders", b"x")
     producer.flush(10)
     span = spans.take("send orders")
     assert (span.attributes["mqtrace.store_host"], span.attributes["error.type"]) == (NOBODY, "_MSG_TIMED_OUT")
-    producer.close()
 
 
 def test_child_forked_during_a_look_up_starts_its_own_one():
@@ -203,12 +201,13 @@ def test_child_forked_during_a_look_up_starts_its_own_one():
     leaders.want("orders")
     assert asking.wait(10)
     assert leaders.of("orders", 0) is None  # nobody waits for the answer
-    child = os.fork()
-    if not child:
+
+    def look_up_again():
         leaders.of("orders", 0)
         leaders.settle(10)
-        os._exit(0 if leaders.of("orders", 0) == "b1:1" else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return leaders.of("orders", 0) != "b1:1"
+
+    assert run_in_child(look_up_again) == 0
     answer.set()
     leaders.settle(10)
     assert leaders.of("orders", 0) == "b1:1"

@@ -12,7 +12,7 @@ from typing import get_type_hints
 
 import confluent_kafka
 import pytest
-from confluent_kafka import DeserializingConsumer, SerializingProducer, TopicPartition, cimpl
+from confluent_kafka import DeserializingConsumer, SerializingProducer, cimpl
 from confluent_kafka.serialization import StringSerializer
 
 from otel_mqtrace.clients.confluent_kafka import ClientPatches
@@ -195,12 +195,11 @@ def test_unusual_class_of_the_application_is_traced(producer_of, spans, topic, m
     spans.take(f"send {topic}")
 
 
-def test_client_without_attributes_works_untraced_and_is_reported(producer_of, kafka, spans, topic):
+def test_client_without_attributes_works_untraced_and_is_reported(producer_of, consumer_of, spans, topic):
     _send(producer_of(make_producer=Slim.Producer), topic)
-    with Slim.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "slim"}) as consumer:
-        consumer.assign([TopicPartition(topic, 0, 0)])
+    with consumer_of(topic, make_consumer=Slim.Consumer) as consumer:
         assert consumer.consume(1, 10)[0].value() == b"x"
-    Slim.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "slim"}).close()
+    consumer_of(topic, make_consumer=Slim.Consumer)
     untraceable = [name for name in MqTraceInstrumentor().patches.untraceable if "Slim" in name]
     assert [name.rpartition("Slim.")[2] for name in untraceable] == ["Producer", "Consumer"]
 

@@ -20,8 +20,12 @@ from tests.support.consuming import current_span_id, poll
 PARENT_SPANS = (0xB7AD6B7169203331, 0xB7AD6B7169203332)
 
 
+def _sent_by(n):
+    return ("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[n]:x}-01")
+
+
 def _message(n):
-    return {"value": b"x", "headers": [("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[n]:x}-01")]}
+    return {"value": b"x", "headers": [_sent_by(n)]}
 
 
 @pytest.fixture
@@ -116,8 +120,7 @@ def test_failed_partition_sets_the_error_of_the_span(instrument, spans):
 
 def test_remembered_positions_are_limited_to_ten_thousand():
     positions = Positions(ClientInfo())
-    header = ("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[0]:x}-01")
-    positions.add(IncomingMessage(topic="t", partition=0, offset=n, headers=[header]) for n in range(10_001))
+    positions.add(IncomingMessage(topic="t", partition=0, offset=n, headers=[_sent_by(0)]) for n in range(10_001))
     assert positions.creation_context("t", 0, 0) is None
     assert positions.creation_context("t", 0, 10_000).span_id == PARENT_SPANS[0]
     assert [each.offset for each in positions.unsettled()] == [10_001]
@@ -187,13 +190,11 @@ MSG_SIZE_TOO_LARGE, COORDINATOR_LOADING = 10, 14
 
 
 @pytest.fixture
-def transactional_of(instrument, kafka, topic):
+def transactional_of(producer_of, topic):
     """Make a producer in a transaction of its own, traced with the given options."""
 
     def make(**options):
-        instrument(**options)
-        conf = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"tx-{topic}"}
-        producer = confluent_kafka.Producer(conf)
+        producer = producer_of(options, transactional_id=f"tx-{topic}")
         producer.init_transactions(10)
         producer.begin_transaction()
         return producer

@@ -13,9 +13,8 @@ from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.consuming import code_of, current_span_id
+from tests.support.mailbox import SENDER, TRACEPARENT
 
-PARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-PARENT_SPAN = 0xB7AD6B7169203331
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
 
@@ -52,7 +51,7 @@ class ScriptedShareConsumer(confluent_kafka.ShareConsumer):
         pass
 
 
-def _message(offset, *, topic="orders", count=1, headers=(PARENT,), error=None):
+def _message(offset, *, topic="orders", count=1, headers=(TRACEPARENT,), error=None):
     return Message(
         topic=topic,
         partition=0,
@@ -91,7 +90,7 @@ def test_poll_has_one_process_span_for_each_topic_with_its_links(share, spans):
     consumer.poll(1)
     orders, bills = spans.take("process orders"), spans.take("process bills")
     assert orders.context.span_id == current
-    assert [link.context.span_id for link in orders.links] == [PARENT_SPAN] * 2
+    assert [link.context.span_id for link in orders.links] == [SENDER] * 2
     assert len(bills.links) == 1
     assert orders.attributes["messaging.batch.message_count"] == 2
     assert orders.attributes["messaging.consumer.group.name"] == "billing"
@@ -221,7 +220,7 @@ def test_commit_settles_the_acknowledged_messages(share, spans, commit):
     span = spans.take("commit orders")
     assert span.parent.span_id == current
     assert span.attributes["messaging.kafka.offset"] == 1
-    assert [link.context.span_id for link in span.links] == [PARENT_SPAN]
+    assert [link.context.span_id for link in span.links] == [SENDER]
     consumer.acknowledge(batch[0])
     consumer.poll(1)
     spans.take("process orders")

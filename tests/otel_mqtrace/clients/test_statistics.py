@@ -70,10 +70,9 @@ def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fi
 
 
 @pytest.mark.parametrize("make_producer", ["Producer", "SerializingProducer"])
-def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, points, spans, make_producer):
+def test_producer_reports_its_queue_and_brokers(measured, producer_of, kafka, topic, points, spans, make_producer):
     measured()
-    conf = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till"}
-    producer = getattr(confluent_kafka, make_producer)(conf)
+    producer = producer_of(False, getattr(confluent_kafka, make_producer), client_id="till")
     producer.produce(topic, value=b"x")
     producer.flush(10)
     requests = _until(lambda: points(REQUESTS), lambda: producer.poll(0.1))

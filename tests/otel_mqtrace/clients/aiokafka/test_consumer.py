@@ -18,8 +18,7 @@ from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
 from tests.support.consuming import code_of, current_span_id, let_others_run
-
-REMOTE = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+from tests.support.mailbox import SENDER, TRACEPARENT
 
 
 async def test_message_is_current_until_the_next_turn_of_the_loop(handing, spans, kafka, topic):
@@ -108,8 +107,8 @@ async def test_getmany_has_one_span_for_each_topic_with_its_links(instrument, sp
     """Counted even when it is one, and the first topic is current. How many come at once is the broker's."""
     other = f"{topic}-b"
     kafka.create_topic(other)
-    fill(topic, *({"value": b"1", "headers": [REMOTE]} for _ in range(3)))
-    fill(other, {"value": b"2", "headers": [REMOTE]})
+    fill(topic, *({"value": b"1", "headers": [TRACEPARENT]} for _ in range(3)))
+    fill(other, {"value": b"2", "headers": [TRACEPARENT]})
     instrument()
     handed = []
     async with consuming(kafka, topic, other) as consumer:
@@ -216,7 +215,7 @@ async def test_end_of_a_transaction_is_recorded_for_each_message(instrument, spa
 @pytest.mark.parametrize("by", ["all", "offsets", "transaction"])
 async def test_settlement_is_linked_to_the_message_before_its_offset(handing, spans, kafka, topic, by):
     """As confluent-kafka's are; a transaction takes it from a consumer of its group in this process."""
-    created = {"value": b"1", "headers": [REMOTE]}
+    created = {"value": b"1", "headers": [TRACEPARENT]}
     async with (
         handing(created, b"2", settle_spans=True) as consumer,
         producing(kafka, transactional_id=topic) as producer,
@@ -231,7 +230,7 @@ async def test_settlement_is_linked_to_the_message_before_its_offset(handing, sp
             await consumer.commit(*([offsets] if by == "offsets" else []))
     name = "send_offsets" if by == "transaction" else "commit"
     settled = spans.take_all(f"{name} {topic}")
-    assert [link.context.span_id for link in settled[-1].links] == [0xB7AD6B7169203331]
+    assert [link.context.span_id for link in settled[-1].links] == [SENDER]
     assert not any(each.links for each in settled[:-1])
     groups = [each.attributes["messaging.consumer.group.name"] for each in settled]
     assert groups == (["others", "billing"] if by == "transaction" else ["billing"])
