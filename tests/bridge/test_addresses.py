@@ -35,13 +35,6 @@ def test_malformed_source_is_refused(text):
         parse_address(text)
 
 
-def test_unreadable_kind_names_the_readable_ones_and_no_password():
-    with pytest.raises(UsageError) as refusal:
-        parse_address("jaeger://user:secret@host:1/x", readable=(Kind.FILES, Kind.KAFKA))
-    assert "secret" not in str(refusal.value)
-    assert f"give {Kind.FILES.value} or {Kind.KAFKA.value}" in str(refusal.value)
-
-
 def test_directory_below_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / ".hidden").mkdir()
@@ -58,16 +51,17 @@ def test_directory_below_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
 
 
 def test_directory_and_glob_hold_data_files_only(tmp_path):
-    wanted = [tmp_path / "native" / "a.jsonl", tmp_path / "native" / "b.jsonl"]
-    others = [tmp_path / "native" / name for name in ("_manifest.jsonl", ".part-0.jsonl.tmp", "README.md")]
-    (tmp_path / "native").mkdir()
-    os.mkfifo(tmp_path / "native" / "c.jsonl")
-    (tmp_path / "native" / "d.jsonl").symlink_to("d.jsonl")
+    native = tmp_path / "native.tmp"  # a suffix by which a file is ignored
+    wanted = [native / "a.jsonl", native / "b.jsonl"]
+    others = [native / name for name in ("_manifest.jsonl", ".part-0.jsonl.tmp", "README.md")]
+    native.mkdir()
+    os.mkfifo(native / "c.jsonl")
+    (native / "d.jsonl").symlink_to("d.jsonl")
     for path in (*wanted, *others):
         path.touch()
     assert data_files(tmp_path) == wanted
     assert expand_files(str(tmp_path)) == (wanted, False)
-    assert expand_files(str(tmp_path / "native" / "?.jsonl")) == (wanted, False)
+    assert expand_files(str(native / "?.jsonl")) == (wanted, False)
     assert expand_files(str(tmp_path / "**" / "?.jsonl")) == (wanted, False)
     assert expand_files(str(tmp_path / "**")) == (sorted([*wanted, others[0], others[2]]), False)
     assert expand_files(str(wanted[0])) == ([wanted[0]], True)
@@ -75,13 +69,6 @@ def test_directory_and_glob_hold_data_files_only(tmp_path):
         expand_files(str(tmp_path / "missing"))
     with pytest.raises(UsageError, match=r"^cannot read .*: File name too long"):
         expand_files(str(tmp_path / ("long" * 100)))
-
-
-def test_files_below_a_directory_with_an_ignored_suffix_are_read(tmp_path):
-    (tmp_path / "run.tmp").mkdir()
-    wanted = tmp_path / "run.tmp" / "a.jsonl"
-    wanted.touch()
-    assert data_files(tmp_path) == [wanted]
 
 
 def test_only_directories_read_files_written_later(tmp_path):

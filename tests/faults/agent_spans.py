@@ -161,7 +161,7 @@ def _link(msg_id: str, flags: int, attributes: Mapping[str, Any] | None = None) 
 
 def agent_line(application: Application, spans: Iterable[Span], *, torn: bool = False) -> str:
     """Return one line of the Collector's file exporter, cut off when ``torn``."""
-    resource = {"service.name": application.service, "service.instance.id": application.instance or "1"}
+    resource = {"service.name": application.service, "service.instance.id": "1"}
     scope_spans = [{"scope": _SCOPE, "spans": list(spans)}]
     line = json.dumps(
         {"resourceSpans": [{"resource": {"attributes": listed(resource)}, "scopeSpans": scope_spans}]},

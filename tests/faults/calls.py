@@ -27,7 +27,6 @@ class Application:
     service: str
     group: str
     host: str
-    instance: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,3 @@ def disagreements(cells: Iterable[Cell]) -> list[str]:
         f"{count} of: {fault} ({kind}): expected {expected}, got {got}{''.join(f'; {flaw}' for flaw in flaws)}"
         for (fault, kind, expected, got, flaws), count in sorted(counted.items())
     ]
-
-
-def matrix(cells: Iterable[Cell]) -> Counter[tuple[str, str]]:
-    return Counter((cell.expected, cell.got) for cell in cells)

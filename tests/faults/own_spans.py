@@ -81,7 +81,7 @@ def _link(msg_id: str, at: int, attributes: tuple[dict[str, Any], ...]) -> Link:
 
 
 def _resource(application: Application) -> Resource:
-    return Resource({"service.name": application.service, "service.instance.id": application.instance or "1"})
+    return Resource({"service.name": application.service, "service.instance.id": "1"})
 
 
 def _status(context: TraceContext) -> Status:

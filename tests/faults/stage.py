@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from otel_mqtrace._clock import Clock
 from otel_mqtrace.message_id import UniqueIds
 from otel_mqtrace.model import TraceBean
+from otel_mqtrace.testing import ManualClock
 from tests.faults.calls import Application, Call, Draft, consuming, message, received, sending
 from tests.faults.changes import Change, nothing
 from tests.faults.recording import Recording
@@ -26,31 +27,18 @@ CONSUMERS = (
 )
 
 
-@dataclass
-class SetClock:
-    """A clock that stands where it was set, in epoch milliseconds."""
-
-    now_ms: int = BEGIN_MS
-
-    def wall_ns(self) -> int:
-        return self.now_ms * _NS_PER_MS
-
-    def monotonic_ns(self) -> int:
-        """Return the same: it stands still."""
-        return self.wall_ns()
-
-
 class Process:
     """One process of a client: the message ids it makes, by a wall clock ``utc_offset_ms`` ahead of UTC."""
 
     def __init__(self, address: str, pid: int, *, utc_offset_ms: Callable[[int], int] = lambda _ms: 0) -> None:
-        self._clock = SetClock()
+        self._clock = ManualClock(0)
         self._offset_ms = utc_offset_ms
         self._ids = UniqueIds(clock=self._clock, address=address, pid=pid, origin=0x60E53B93)
 
     def new_id(self, at_ms: int) -> str:
         """Return the next id, made at ``at_ms``."""
-        self._clock.now_ms = at_ms + self._offset_ms(at_ms)
+        wall_ms = at_ms + self._offset_ms(at_ms)
+        self._clock.advance(ms=wall_ms - self._clock.wall_ns() // _NS_PER_MS)
         return self._ids.new()
 
 
@@ -145,4 +133,5 @@ class Stage:
 
     @property
     def clock(self) -> Clock:
-        return SetClock(self.now_ms)
+        """A clock that stands at the time of the slot."""
+        return ManualClock(self.now_ms * _NS_PER_MS)

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.faults.baselines import LOST_NATIVE, LOST_OTLP, Calls
-from tests.faults.confusion import Cell, matrix
+from tests.faults.confusion import Cell
 from tests.faults.truth import Event
 
 _BLOCK = re.compile(r"(<!-- played: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -44,7 +44,7 @@ def proof_blocks(worlds: Mapping[str, Sequence[Cell]]) -> dict[str, str]:
 
 def confusion_table(cells: Sequence[Cell]) -> str:
     """Return a row per verdict that was expected: how many keys, how many got it, and what the others got."""
-    counted = matrix(cells)
+    counted = Counter((cell.expected, cell.got) for cell in cells)
     rows = []
     for word in sorted({expected for expected, _ in counted}):
         got = {verdict: count for (expected, verdict), count in sorted(counted.items()) if expected == word}

@@ -38,34 +38,18 @@ class Shelf:
         return Searched(where="a shelf", messages=len(self.messages))
 
 
+def _message(offset: int, keys: str | None, body: bytes) -> LandedMessage:
+    return LandedMessage(source=TOPIC, partition=0, offset=offset, arrival_ms=T0 + offset, keys=keys, body=body)
+
+
 def recorded_messages(stem: str) -> list[LandedMessage]:
-    return [
-        LandedMessage(
-            source=TOPIC,
-            partition=0,
-            offset=offset,
-            arrival_ms=T0 + offset,
-            keys=" ".join(item["keys"]) if isinstance(item["keys"], list) else item["keys"],
-            body=base64.b64decode(item["body_base64"]),
-        )
-        for offset, item in enumerate(json_lines(RECORDED / f"{stem}.jsonl"))
-    ]
+    items = json_lines(RECORDED / f"{stem}.jsonl")
+    return [_message(at, item["keys"], base64.b64decode(item["body_base64"])) for at, item in enumerate(items)]
 
 
 def landed(*contexts: TraceContext, dialect: str = "5.5.0", extra: bytes = b"") -> list[LandedMessage]:
-    messages = []
-    for offset, trace_ctx in enumerate(contexts):
-        encoded = encode_context(trace_ctx, dialect=dialect)
-        message = LandedMessage(
-            source=TOPIC,
-            partition=0,
-            offset=offset,
-            arrival_ms=T0 + offset,
-            keys=" ".join(sorted(encoded.keys)),
-            body=encoded.body + extra,
-        )
-        messages.append(message)
-    return messages
+    encoded = [encode_context(each, dialect=dialect) for each in contexts]
+    return [_message(at, " ".join(sorted(each.keys)), each.body + extra) for at, each in enumerate(encoded)]
 
 
 def land(root: Path | str, messages: Sequence[LandedMessage], *, suffix: str = "jsonl") -> tuple[LandedPart, ...]:

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka.cimpl import Producer
-
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.testing.embedded import EmbeddedKafka
+from tests.documents.stand_in import curl
+from tests.support.killing import kafka_sender
 from tests.support.landings import landed_bodies, records_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.programs import clean_environment, run_program
@@ -54,9 +54,6 @@ class Left:
 
 
 _SPANS = ("traces", "spans", "otlp")
-_COLLECTOR = """# TYPE otelcol_exporter_send_failed_spans_total counter
-otelcol_exporter_send_failed_spans_total{exporter="file"} 0
-"""
 _POINT = (
     '{"attributes":[{"key":"error.type","value":{"stringValue":"queue_full"}}],'
     '"startTimeUnixNano":"1795219200000000000","timeUnixNano":"1795219260000000000","asInt":"0"}'
@@ -133,15 +130,11 @@ class World:
 
     def put(self):
         """Put what the application has left into both trace topics, and its spans into a Collector's topic."""
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
-        now_ms = SystemClock().wall_ns() // 1_000_000
-        for body in self.left.bodies:
-            producer.produce(TRACE_TOPIC, value=body)
-            keys = {"KEYS": f"{self.left.message_id} order-7"}
-            self.rocketmq.brokers[0].put(body, topic=TRACE_TOPIC, properties=keys, store_ms=now_ms)
-        for line in (self.left.home / "traces.jsonl").read_bytes().splitlines():
-            producer.produce("otlp_spans", value=line)
-        assert producer.flush(20) == 0
+        lines = (self.left.home / "traces.jsonl").read_bytes().splitlines()
+        for topic, bodies in ((TRACE_TOPIC, self.left.bodies), ("otlp_spans", lines)):
+            kafka_sender(self.kafka.bootstrap_servers, topic, 1, seed=0)(bodies)
+        now_ms, keys = SystemClock().wall_ns() // 1_000_000, {"KEYS": f"{self.left.message_id} order-7"}
+        self.rocketmq.brokers[0].put(*self.left.bodies, topic=TRACE_TOPIC, properties=keys, store_ms=now_ms)
 
 
 def application_run(home):
@@ -160,7 +153,7 @@ def application_run(home):
     shutil.copytree(home / "landing", home / "mqtrace-demo" / "landing")
     (home / "mqtrace-demo" / "otlp").mkdir()
     shutil.copy(home / "traces.jsonl", home / "mqtrace-demo" / "otlp")
-    (home / "collector-metrics.txt").write_text(_COLLECTOR, encoding="utf-8")
+    curl("--output", home / "collector-metrics.txt")
     (home / "sdk-metrics.jsonl").write_text(_SDK, encoding="utf-8")
     bodies = tuple(landed_bodies(home / "landing"))
     (home / "body.bin").write_bytes(b"".join(bodies))

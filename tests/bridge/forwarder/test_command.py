@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.cimpl import Consumer, TopicPartition
 
+from bridge.addresses import Kind
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing import LandedMessage, LandingWriter, claim
 from otel_mqtrace.testing.embedded import EmbeddedKafka
@@ -140,11 +141,14 @@ def test_ignored_sighup_stays_ignored_and_an_ignored_sigint_stops(tmp_path):
     ("options", "message"),
     [
         (["--source", "files:."], "give --otlp-endpoint URL, --landing DIR or both"),
-        (["--source", "files:.", "--otlp-endpoint", "http://[::1"], "--otlp-endpoint http://[::1 is not understood"),
+        *(
+            (["--source", "files:.", "--otlp-endpoint", url], f"{url} is not understood: give http[s]://HOST")
+            for url in ("http://[::1", "localhost:4317", "kafka://h:1", "http://", "http://h:99999", "")
+        ),
         (["--source", "files:/nowhere/at/all", "--landing", "x"], "no such file, directory or match"),
         (
-            ["--source", "jaeger://host:1?service=shop", "--landing", "x"],
-            "cannot read jaeger://host:1?service=shop here",
+            ["--source", "jaeger://user:secret@host:1?service=shop", "--landing", "x"],
+            f"cannot read jaeger://…@host:1?service=shop here; give {Kind.FILES.value} or {Kind.KAFKA.value} or ",
         ),
         (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--timeout-ms", "300"], "does not answer for t"),
         (["--source", "rocketmq://host", "--landing", "x"], "rocketmq://NAMESRV"),
@@ -176,6 +180,11 @@ def test_ignored_sighup_stays_ignored_and_an_ignored_sigint_stops(tmp_path):
         (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--group", ""], "--group is empty"),
         (["--source", "files:.", "--landing", "x", "--group", " "], "--group is empty"),
         (["--source", "files:.", "--landing", "x", "--dialect", "5.5.0"], "--dialect 5.5.0 is for --native"),
+        (["--source", "files:.", "--native", "x", "--landing", "y"], "run them apart"),
+        (["--source", "files:.", "--native", "x", "--otlp-endpoint", "http://h"], "run them apart"),
+        (["--source", "rocketmq://h:1/T", "--native", "x"], "of a Collector"),
+        (["--source", str(DUAL / "native.jsonl"), "--native", "x"], "holds native trace bodies, no spans"),
+        (["--source", "files:.", "--native", "x"], "--native x and --source files:. overlap"),
         (
             ["--source", "files:.", "--otlp-endpoint", "http://h", "--service-name", "x"],
             "--service-name x changes nothing here: add --service-name-from fixed",

@@ -111,15 +111,10 @@ def test_partition_without_an_offset_is_one_error_line(topic, monkeypatch):
         list(refused.drain())
 
 
-def _trimmed_topic(topic):
+def test_offsets_that_retention_removed_are_an_error_or_counted(topic, tmp_path):
     topic.send(*[os.urandom(500_000) for _ in range(16)], partition=0)
     low, high = topic.kafka.watermarks(topic.name)[0]
     assert 0 < low < high
-    return low, high
-
-
-def test_offsets_that_retention_removed_are_an_error_or_counted(topic, tmp_path):
-    low, high = _trimmed_topic(topic)
     gone = rf"\[0\] was trimmed: offsets 0 to {low - 1} are gone.*--accept-trimmed"
     with topic.source() as source, pytest.raises(PeerError, match=gone):
         forward_once(source, LandingWriter(tmp_path))

@@ -15,8 +15,8 @@ from tests.support.trace_stories import START_MS, after, batched, before, end_tr
 TIMEOUT_MS = 60_000
 
 
-def _record(trace_ctx, *, arrival_ms=START_MS, offset=0, partition=0):
-    return record_of(trace_ctx, Place("trace", partition, offset), arrival_ms)
+def _record(trace_ctx, *, arrival_ms=START_MS, offset=0):
+    return record_of(trace_ctx, Place("trace", 0, offset), arrival_ms)
 
 
 @pytest.mark.parametrize("other", [after(request_id="R2"), after("M2"), after(request_id=None), before()])
@@ -59,16 +59,6 @@ def test_memory_of_pairing_is_bounded():
     tracemalloc.stop()
     assert (paired, pairing.counts.pending, pairing.counts.halves) == (1_000, 0, 0)
     assert sizes[-1] - sizes[200] < 50 * 800  # bytes: less than one key for each of the pairs in between
-
-
-def test_refused_attempt_waits_for_the_accepted_one():
-    pairing = Pairing()
-    assert pairing.add([_record(pub(success=False))]) == []
-    accepted, refused = pairing.add([_record(pub(stamp_ms=START_MS + 5), offset=1)])
-    assert (accepted.is_root, context_of(accepted.record).success) == (True, True)
-    assert (refused.is_root, context_of(refused.record).success) == (False, False)
-    (late,) = pairing.add([_record(pub(success=False, stamp_ms=START_MS + 3), offset=2)])
-    assert not late.is_root
 
 
 @pytest.mark.parametrize("trace_ctx", [pub(), end_transaction(), pub(msg_id="null", success=False)])

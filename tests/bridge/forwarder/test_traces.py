@@ -17,7 +17,7 @@ from bridge.forwarder.files_source import FilesTraceSource, SpanFilesSource
 from bridge.forwarder.pairing import Pairing, Place
 from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import METRICS, Measures, forward_once
-from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding, open_exporter
+from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.testing import ManualClock
@@ -174,18 +174,6 @@ def test_forwarder_publishes_its_measures(delivery):
     assert metrics["mqtrace.forwarder.messages"] == 4
 
 
-@pytest.mark.parametrize("endpoint", ["localhost:4317", "kafka://h:1", "http://", "http://h:99999", ""])
-def test_endpoint_of_another_form_is_refused(endpoint):
-    with pytest.raises(UsageError, match=r"grpc\[s\]://HOST:PORT"):
-        open_exporter(endpoint, timeout_s=1, on_reply=print, on_error=print)
-
-
-def test_grpc_with_tls_is_chosen_by_the_scheme():
-    exporter = open_exporter("grpcs://127.0.0.1:1", timeout_s=0.1, on_reply=print, on_error=print)
-    assert "grpc" in type(exporter).__module__
-    exporter.shutdown()
-
-
 @pytest.fixture
 def files(tmp_path):
     """A directory of trace messages: a landing's part, a raw body, something to pass over, and a line without a body."""
@@ -328,12 +316,9 @@ def test_state_that_cannot_be_written_names_the_option(files, delivery):
 
 
 # -- what is remembered beyond the commits: taken once more after a restart is only what waited
-def _settled(offset, *, partition):
-    return _message(b"", partition=partition, offset=offset, arrival_ms=1_000 + offset)
-
-
 def _read(memory, *offsets, partition=0):
-    left = [memory.remaining_records(_settled(each, partition=partition)) for each in offsets]
+    settled = [_message(b"", partition=partition, offset=each, arrival_ms=1_000 + each) for each in offsets]
+    left = [memory.remaining_records(each) for each in settled]
     return ["all" if each is None else [index for index in range(3) if index in each] for each in left]
 
 
@@ -354,11 +339,6 @@ def _remember(file, *waiting, read=(), partition=0):
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "state" / "memory.json"
-
-
-def test_without_a_file_everything_is_new():
-    _remember(None, (0, 0, 1), read=(0, 1))
-    assert _read(ResumeFile(), 0, 1) == ["all", "all"]
 
 
 def test_restart_forwards_only_the_records_that_waited(file):

@@ -330,17 +330,12 @@ def test_spans_in_zstd_that_name_body_base64_are_no_native_file(tmp_path, layout
     assert detect(path) is layout
 
 
-@pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP, Layout.JSON_LINES_ZSTD])
-def test_endless_nesting_and_damaged_zstd_are_bad(tmp_path, layout):
-    brackets = b"[" * 10_000 + b"\n"
-    broken = zstandard.compress(b'{"resourceSpans":[]}\n' * 9)[:12] + b"\xff" * 40
+@pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP])
+def test_endless_nesting_is_bad(tmp_path, layout):
     path = tmp_path / "x"
-    path.write_bytes(broken if layout is Layout.JSON_LINES_ZSTD else brackets)
-    if layout is Layout.JSON_LINES_ZSTD:
-        assert detect(path).side is Side.OTLP
-    else:
-        with pytest.raises(UnreadableInputError):
-            detect(path)
+    path.write_bytes(b"[" * 10_000 + b"\n")
+    with pytest.raises(UnreadableInputError):
+        detect(path)
     spans, bad, tails = read(path, layout)
     assert (spans, len(bad) + len(tails)) == ([], 1)
 
@@ -400,11 +395,13 @@ def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(tmp_path):
     assert detect(path) is Layout.JSON_ZSTD_FRAMED
 
 
-def test_text_before_damaged_zstd_is_read(tmp_path):
+@pytest.mark.parametrize(("packed_bytes", "damage", "whole"), [(None, b"garbage after", 100), (12, b"\xff" * 40, 0)])
+def test_text_before_damaged_zstd_is_read(tmp_path, packed_bytes, damage, whole):
     path = tmp_path / "spans.json.zst"
-    path.write_bytes(zstandard.compress(b'{"resourceSpans": []}\n' * 100) + b"garbage after")
+    path.write_bytes(zstandard.compress(b'{"resourceSpans": []}\n' * 100)[:packed_bytes] + damage)
     messages = list(read_messages(path, Layout.JSON_LINES_ZSTD, parse=parse_message))
-    assert [type(item) for item in messages] == [Message] * 100 + [Bad]
+    assert [type(item) for item in messages] == [Message] * whole + [Bad]
+    assert detect(path).side is Side.OTLP
 
 
 @pytest.mark.parametrize("name", ["layouts/traces.jsonl", "kafka/otlp_spans_json.kafka-json.jsonl"])

@@ -120,14 +120,14 @@ def kafka():
         yield broker
 
 
-def _filled(kafka, topic, messages, *, partitions=3):
-    kafka.create_topic(topic, partitions)
+def _filled(kafka, topic, messages):
+    kafka.create_topic(topic, 3)
     producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0, "log_level": 0})
     for number, message in enumerate(messages):
         producer.produce(
             topic,
             message.body,
-            partition=number % partitions,
+            partition=number % 3,
             headers=[("KEYS", message.keys)],
             timestamp=message.arrival_ms,
         )

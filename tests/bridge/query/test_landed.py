@@ -9,7 +9,6 @@ from bridge.codec.files import Reading
 from bridge.query.evidence import Query
 from bridge.query.landing_archive import FilesArchive
 from bridge.query.search import ArrivalRange, search
-from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import LandingWriter, manifest_path
 from tests.support.archives import ID, T0, consume, land, landed, pub
 
@@ -67,12 +66,6 @@ def test_messages_without_a_time_are_a_remark_where_a_range_is_given(tmp_path):
     archive = FilesArchive(list(tmp_path.glob("native/*/part-*")), arrivals=ArrivalRange(T0, None))
     assert (_bodies(archive), len(archive.searched.remarks)) == ([], 1)
     assert archive.searched.remarks[0].startswith("1 trace message without a time of arrival")
-
-
-def test_text_in_the_keys_only_is_found(tmp_path):
-    """The body may be in another charset."""
-    land(tmp_path, [replace(MESSAGES[0], body=b"Pub\xff", keys="a 订单")])
-    assert _bodies(FilesArchive([tmp_path]), "订单") == [b"Pub\xff"]
 
 
 def test_part_outside_the_range_by_the_manifest_is_not_opened(tmp_path):
@@ -149,15 +142,6 @@ def test_remarks_are_bounded_and_counted(tmp_path, part):
     assert len(_bodies(archive)) == 1
     assert len(archive.searched.remarks) == 21
     assert archive.searched.remarks[-1].startswith("and ")
-
-
-@pytest.mark.parametrize(("make", "reason"), [("nothing", "no such file"), ("empty", "holds no landing")])
-def test_path_without_a_landing_is_refused(tmp_path, make, reason):
-    directory = tmp_path / "landing"
-    if make == "empty":
-        directory.mkdir()
-    with pytest.raises(UsageError, match=reason):
-        FilesArchive([directory])
 
 
 def test_progress_ends_with_everything(tmp_path):

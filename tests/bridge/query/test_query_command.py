@@ -117,6 +117,7 @@ WRONG = {
     "nowhere": (["--msg-id", "A"], "no place is named to search"),
     "two places": (["--msg-id", "A", "--landing", "LANDING", "--bootstrap", "b"], "are different places"),
     "no landing": (["--msg-id", "A", "--landing", "LANDING/none"], "no such file, directory or match"),
+    "empty directory": (["LANDING/empty"], "LANDING/empty holds no landing and no file of native bodies"),
     "no time": (["--msg-id", "A", "--landing", "LANDING", "--begin", "soon"], "invalid time 'soon': use 2026"),
     "no such charset": (["--msg-id", "A", "--landing", "LANDING", "--charset", "klingon"], "unknown charset"),
     "no directory for the page": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING/x/y"], "--html"),
@@ -141,7 +142,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_invalid_call_is_exit_code_2_and_one_line(name, landing, mqtrace):
     arguments, reason = WRONG[name]
-    assert reason in mqtrace.refuses("query", *(argument.replace("LANDING", landing) for argument in arguments))
+    Path(landing, "empty").mkdir()
+    arguments = [argument.replace("LANDING", landing) for argument in arguments]
+    assert reason.replace("LANDING", landing) in mqtrace.refuses("query", *arguments)
 
 
 UNREADABLE = {
