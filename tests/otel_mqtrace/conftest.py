@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import sys
 import textwrap
 from collections import defaultdict
 from itertools import count
@@ -81,6 +82,15 @@ def no_failures_yet():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "_failures", defaultdict(int))
         yield
+
+
+@pytest.fixture
+def impatient():
+    """Have threads take turns as often as can be."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
 
 
 @pytest.fixture

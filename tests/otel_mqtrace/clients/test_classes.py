@@ -135,12 +135,6 @@ class InBatches(cimpl.Producer):
         return super().produce_batch(topic, [{"value": each, "key": tenant} for each in messages])
 
 
-def _reported_to(make_producer, reports):
-    """Return a callback under a name that the class's ``produce`` takes."""
-    name = "callback" if make_producer is ThroughTheName else "on_delivery"
-    return {name: lambda *report: reports.append(report)}
-
-
 @pytest.fixture
 def sent_by(producer_of, topic, stored):
     """Send with a class while tracing, and return the message as it lies there."""
@@ -154,10 +148,13 @@ def sent_by(producer_of, topic, stored):
     return send
 
 
-@pytest.mark.parametrize("make_producer", [ByName, AnyName, ThroughTheName, OneName])
-def test_produce_with_other_arguments_has_one_span_and_its_callback(sent_by, spans, topic, make_producer):
+@pytest.mark.parametrize(
+    ("make_producer", "name"),
+    [*((each, "on_delivery") for each in (ByName, AnyName, OneName)), (ThroughTheName, "callback")],
+)
+def test_produce_with_other_arguments_has_one_span_and_its_callback(sent_by, spans, topic, make_producer, name):
     reports = []
-    message = sent_by(make_producer, topic=topic, value="x", **_reported_to(make_producer, reports))
+    message = sent_by(make_producer, topic=topic, value="x", **{name: lambda *report: reports.append(report)})
     send = spans.take(f"send {topic}")
     assert len(reports) == 1
     assert message.value() == b"x"

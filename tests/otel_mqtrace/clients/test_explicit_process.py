@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from unittest.mock import MagicMock
@@ -115,14 +114,6 @@ def test_late_blocks_have_no_second_span_and_turn_the_explicit_mode_on(consuming
 
 class _Owner:
     leaders = None
-
-
-@pytest.fixture
-def impatient():
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
 
 
 def test_registry_is_limited_while_threads_add_messages(impatient):

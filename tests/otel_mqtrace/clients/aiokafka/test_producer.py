@@ -17,7 +17,7 @@ from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from tests.support.asyncio_kafka import consumer_of, play, producing
+from tests.support.asyncio_kafka import consuming, play, producing
 from tests.support.consuming import let_others_run
 
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -56,25 +56,22 @@ async def test_message_has_the_span_in_its_headers_and_the_callers_are_unchanged
     assert first.attributes["mqtrace.tags"] == "paid"
 
 
-def _outcome_of_sending(kafka, topic, headers):
-    async def story():
-        async with producing(kafka) as producer:
-            try:
-                await producer.send_and_wait(topic, b"1", headers=headers)
-            except (TypeError, ValueError, AttributeError) as refused:
-                return type(refused)
-        return "sent"
-
-    return play(story)
+async def _outcome_of_sending(kafka, topic, headers):
+    async with producing(kafka) as producer:
+        try:
+            await producer.send_and_wait(topic, b"1", headers=headers)
+        except (TypeError, ValueError, AttributeError) as refused:
+            return type(refused)
+    return "sent"
 
 
 @pytest.mark.parametrize(
     "headers", [[("a", b"1")], (("a", b"1"),), [["a", b"1"]], {"a": b"1"}, [("a",)], [("a", "text")], 5, [], (), {}]
 )
-def test_headers_the_client_refuses_are_refused_and_others_are_sent(instrument, spans, kafka, topic, headers):
-    alone = _outcome_of_sending(kafka, topic, headers)
+async def test_headers_the_client_refuses_are_refused_and_others_are_sent(instrument, spans, kafka, topic, headers):
+    alone = await _outcome_of_sending(kafka, topic, headers)
     instrument()
-    assert _outcome_of_sending(kafka, topic, headers) == alone
+    assert await _outcome_of_sending(kafka, topic, headers) == alone
     span = spans.take(f"send {topic}")
     assert span.attributes["mqtrace.success"] is (alone == "sent")
 
@@ -363,10 +360,8 @@ async def test_other_instrumentation_keeps_its_trace_headers_if_both_are_configu
     instrument(on_conflict="wrap")
     async with producing(kafka) as producer:
         await (await producer.send(topic, b"1"))
-    consumer = await consumer_of(kafka, topic)
-    record = await consumer.getone()
-    await consumer.stop()
-    headers = record.headers
+    async with consuming(kafka, topic) as consumer:
+        headers = (await consumer.getone()).headers
     assert [name for name, _ in headers] == ["UNIQ_KEY", "traceparent"]
     assert dict(headers)["traceparent"] == b"theirs"
     AioKafkaInstrumentor().uninstrument()
