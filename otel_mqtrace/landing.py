@@ -465,15 +465,16 @@ class LandingWriter:
             raise not_writable(self.landing, error) from error
 
     def _list_in_manifest(self, part: LandedPart) -> None:
-        """Append one line in one write: lines of several processes do not mix."""
+        """Append one line in one write: lines of several processes do not mix. Readers open what is not listed."""
         fields_of_part = {each: getattr(part, each) for each in LandedPart.__slots__}
         line = json.dumps(fields_of_part, separators=(",", ":")).encode() + b"\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(self._manifest, flags, 0o644)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError):  # a full disk, another user's manifest: the part itself is complete
+            descriptor = os.open(self._manifest, flags, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
 
 
 def not_writable(landing: object, error: OSError) -> UsageError:

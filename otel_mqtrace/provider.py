@@ -18,7 +18,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
-from otel_mqtrace._errors import SubinterpreterError, reraise_from_signal_handler
+from otel_mqtrace._errors import MqTraceError, SubinterpreterError, reraise_from_signal_handler
 from otel_mqtrace._workers import ProcessLock, process_generation
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
@@ -254,7 +254,8 @@ class ProviderBinding:
             return factory(**{keyword: value for keyword, value in given.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 - the application must start
             reraise_from_signal_handler()
-            self._refuse(name, f"the exporter {name!r} cannot be used: {problem}")
+            fix = "" if isinstance(problem, MqTraceError) else "; correct its variables OTEL_EXPORTER_…, or its options"
+            self._refuse(name, f"the exporter {name!r} cannot be used: {problem}{fix}")
             return None
 
     def _refuse(self, name: str, text: str) -> None:

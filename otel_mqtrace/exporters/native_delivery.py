@@ -190,7 +190,7 @@ class SpooledDelivery(MessageDelivery):
     def stats(self) -> dict[str, int]:
         """Return how many messages went to disk, came back, were rejected by the broker, and still wait.
 
-        ``spool_torn_bytes`` counts bytes that a crash or the disk has destroyed.
+        ``spool_torn_bytes`` counts bytes that a crash, the disk or another program has destroyed.
         """
         return {
             "spooled": self.spooled,

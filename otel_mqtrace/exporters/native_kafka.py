@@ -261,10 +261,10 @@ class TraceProducer(MessageDelivery):
         }
         try:
             return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
-        except (KafkaException, TypeError, ValueError) as error:
-            fix = "correct the properties in the file of MQTRACE_KAFKA_CONFIG, or in kafka_config"
+        except (KafkaException, TypeError, ValueError, SystemError) as error:  # SystemError: of an unprintable text
+            fix = "correct MQTRACE_BOOTSTRAP_SERVERS, or the properties in kafka_config or MQTRACE_KAFKA_CONFIG"
             raise PeerError(
-                f"the trace producer for {servers_of(properties)} cannot be built: {error}: {fix}"
+                f"the trace producer for {servers_of(properties)} cannot be built: {error.__cause__ or error}: {fix}"
             ) from error
 
     def _topic_created(self, deadline: MonotonicNs) -> bool:

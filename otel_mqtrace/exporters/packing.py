@@ -15,7 +15,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span, trace_context_of
@@ -105,7 +104,7 @@ class Packing:
             piece = pieces.pop(0)
             try:
                 encoded = self._encode(piece, self._dialect)
-            except EncodeError as error:
+            except Exception as error:  # noqa: BLE001 - EncodeError, or what an impossible value raises
                 packed.first_error = packed.first_error or str(error)
                 reason = ENCODE_ERROR
             else:

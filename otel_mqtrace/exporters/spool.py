@@ -85,7 +85,7 @@ class Segment:
             if written != len(frame):
                 os.ftruncate(self.fd, self.end)
         if written != len(frame):
-            raise OSError("the disk stored only a part of a frame")
+            raise OSError("no room for a whole message: free space there, or set another MQTRACE_SPOOL_DIR")
         self._keep(self.end, len(frame))
         self.end += len(frame)
 
@@ -283,10 +283,13 @@ class Spool:
         """Close the segments: what waits is for another process."""
         with self._used():
             for segment in list(self._segments):
-                if segment.frames:
-                    segment.close()
-                else:
+                if not segment.frames:
                     self._remove(segment)
+                    continue
+                if segment.unlinked:
+                    self.corrupt_bytes += segment.waiting_bytes
+                    self._report(f"another program removed a file; messages lost with it: {len(segment.frames)}")
+                segment.close()
             self._segments, self._own = [], None
 
     def after_fork(self) -> None:
@@ -308,10 +311,12 @@ class Spool:
         try:
             yield
         except OSError as error:
-            text = str(error)
-            level = logging.DEBUG if text in self._logged else logging.WARNING
-            self._logged.add(text)
-            _logger.log(level, "mqtrace: the spool %s: %s (logged once)", self._directory, text)
+            self._report(str(error))
+
+    def _report(self, text: str) -> None:
+        level = logging.DEBUG if text in self._logged else logging.WARNING
+        self._logged.add(text)
+        _logger.log(level, "mqtrace: the spool %s: %s (logged once)", self._directory, text)
 
     def _fitting_frames(self, messages: Sequence[TraceMessage]) -> list[bytes]:
         room = self._max_bytes - self.waiting_bytes
@@ -320,6 +325,7 @@ class Spool:
             frame = encode_frame(message)
             room -= len(frame)
             if room < 0:
+                self._report(f"it is full ({self._max_bytes} bytes), and more is lost: raise MQTRACE_SPOOL_BYTES")
                 break
             frames.append(frame)
         return frames

@@ -227,6 +227,12 @@ def test_refused_option_is_not_passed_to_the_exporter(instrumentor, caplog, monk
     provider.shutdown()
 
 
+def test_exporter_with_a_wrong_variable_of_opentelemetry_is_refused_with_the_fix(instrumentor, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "5s")
+    instrumentor.instrument(tracer_provider=TracerProvider(), exporters="mqtrace_otlp")
+    assert "'5s'; correct its variables OTEL_EXPORTER_…" in instrumentor.refused_exporters["mqtrace_otlp"]
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -239,6 +239,16 @@ def test_password_is_neither_logged_nor_shown_by_the_exporter(traced, tmp_path, 
     assert "hunter2" not in seen + caplog.text
 
 
+def test_address_that_is_no_text_is_one_line_with_the_fix(traced, caplog):
+    """As a variable with bytes that are not UTF-8 gives it: the client raises a SystemError."""
+    processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers="\udcff:9092"))
+    trace(pub(1))
+    processor.run_once(now=10**18)
+    line = caplog.messages[0]
+    assert "cannot be built: 'utf-8' codec can't encode" in line
+    assert "correct MQTRACE_BOOTSTRAP_SERVERS" in line
+
+
 def test_batch_is_split_into_messages_the_broker_accepts(kafka, exported, landed):
     exported(_exporter(kafka, max_message_bytes=2000), *(pub(number, keys=f"订单{number}") for number in range(100)))
     messages, records = landed()

@@ -63,8 +63,9 @@ def test_message_size_is_limited_in_encoded_bytes():
     assert len(_pack(chinese, chinese, max_message_bytes=2 * size - 1).messages) == 2
 
 
-def test_context_that_cannot_be_encoded_is_counted_and_the_others_are_sent():
-    unsayable = replace(pub(2), timestamp_ms=2**70)
+@pytest.mark.parametrize("timestamp_ms", [2**70, float("nan")])
+def test_context_that_cannot_be_encoded_is_counted_and_the_others_are_sent(timestamp_ms):
+    unsayable = replace(pub(2), timestamp_ms=timestamp_ms)
     packed = _pack(pub(1), unsayable, pub(3))
     assert packed.refused == {1: "encode_error"}
     assert _ids(packed) == [bean(1).msg_id, bean(3).msg_id]

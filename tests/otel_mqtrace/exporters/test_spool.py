@@ -53,9 +53,10 @@ def test_acknowledged_messages_are_removed_with_their_file(spool, tmp_path):
     assert spool.put([message("d")]) == 1
 
 
-def test_full_spool_refuses_the_newest(tmp_path):
+def test_full_spool_refuses_the_newest(tmp_path, caplog):
     spool = Spool(tmp_path, max_bytes=100)
     assert spool.put([message("a" * 30), message("b" * 30), message("c" * 30)]) == 2
+    assert "it is full (100 bytes), and more is lost: raise MQTRACE_SPOOL_BYTES" in caplog.text
     spool.ack(spool.oldest(1))
     assert spool.put([message("d" * 30)]) == 1
     assert values(spool) == ["b" * 30, "d" * 30]
@@ -178,14 +179,16 @@ def test_messages_before_a_full_disk_are_synced(tmp_path, monkeypatch):
     assert {path.stat().st_ino for path in tmp_path.iterdir() if path.stat().st_size} <= synced
 
 
-def test_removed_directory_is_made_again(tmp_path):
+def test_removed_directory_is_made_again(tmp_path, caplog):
     directory = tmp_path / "spool"
     spool = Spool(directory, max_bytes=PLENTY)
     spool.put([message("before")])
     shutil.rmtree(directory)
     assert spool.put([message("after")]) == 1
-    assert values(spool) == ["before", "after"]
+    assert (values(spool), spool.corrupt_bytes) == (["before", "after"], 0)
     spool.close()
+    assert spool.corrupt_bytes > 0
+    assert "messages lost with it: 1" in caplog.text
     assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
 
 

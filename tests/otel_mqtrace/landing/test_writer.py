@@ -107,6 +107,13 @@ def test_manifest_counts_the_messages_of_each_part(writer, tmp_path):
     assert (finished[0].first_arrival_ms, finished[0].last_arrival_ms) == (NOW_MS, NOW_MS + 5)
 
 
+def test_part_is_finished_without_a_manifest_that_can_be_written(writer, tmp_path):
+    writer.write([_message(1)])
+    manifest_path(tmp_path).mkdir()
+    [part] = writer.finish()
+    assert (part.messages, _offsets(tmp_path)) == (1, [1])
+
+
 def test_full_part_is_finished_and_the_next_begun(tmp_path):
     writer = LandingWriter(tmp_path, max_part_bytes=6)
     due = []
