@@ -8,16 +8,17 @@ import itertools
 import json
 import os
 import secrets
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS, SystemClock
 from otel_mqtrace._errors import NO_ROOM, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import PurePath
     from types import TracebackType
 
@@ -70,6 +71,26 @@ class LandedPart:
     body_bytes: int
     first_arrival_ms: int
     last_arrival_ms: int
+
+
+def count_part(file: str, bodies: Iterable[tuple[int, int]]) -> LandedPart:
+    """Return the counts of a part whose bodies arrived at these epoch milliseconds and have so many bytes."""
+    counted = sorted(bodies)
+    return LandedPart(
+        file=file,
+        messages=len(counted),
+        body_bytes=sum(size for _, size in counted),
+        first_arrival_ms=counted[0][0] if counted else 0,
+        last_arrival_ms=counted[-1][0] if counted else 0,
+    )
+
+
+def bodies_of_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield the arrival and the bytes of each body of a JSON-lines part; a torn last line is none."""
+    for line in lines:
+        if line.endswith(b"\n"):
+            fields = json.loads(line)
+            yield fields["arrival_ms"], len(base64.b64decode(fields[BODY_BASE64]))
 
 
 def native_directory(landing: AnyPath) -> AnyPath:
@@ -150,7 +171,9 @@ def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
                 if not claim(file):
                     continue
                 if path.name.endswith(f".jsonl{IN_PROGRESS_SUFFIX}") and path.stat().st_size:
-                    adopted.append(_finish(path, file, native_directory(landing)))
+                    part = count_part(f"{path.parent.name}/{finished_name(path.name)}", bodies_of_lines(file))
+                    path.rename(path.with_name(finished_name(path.name)))
+                    adopted.append(part)
                 else:
                     path.unlink()
         except (OSError, ValueError, KeyError):  # finished by another process in between, or not ours
@@ -158,44 +181,55 @@ def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
     return tuple(adopted)
 
 
-def _finish(path: Path, file: IO[bytes], native: Path) -> LandedPart:
-    bodies_bytes: list[int] = []
-    arrivals_ms: list[int] = []
-    for line in file:
-        if line.endswith(b"\n"):
-            fields = json.loads(line)
-            bodies_bytes.append(len(base64.b64decode(fields[BODY_BASE64])))
-            arrivals_ms.append(fields["arrival_ms"])
-    final = path.with_name(finished_name(path.name))
-    path.rename(final)
-    return LandedPart(
-        file=final.relative_to(native).as_posix(),
-        messages=len(bodies_bytes),
-        body_bytes=sum(bodies_bytes),
-        first_arrival_ms=min(arrivals_ms, default=0),
-        last_arrival_ms=max(arrivals_ms, default=0),
-    )
+class _Part(ABC):
+    """A part being filled, under a name that readers pass over, and the counts of what it holds."""
 
+    def __init__(self, final: Path, opened_ns: MonotonicNs) -> None:
+        self.opened_ns = opened_ns
+        self.messages = self.body_bytes = 0
+        self.path = in_progress_path(final)
+        self._final = final
+        self._arrivals_ms: list[int] = []  # first and last only
 
-class _Part(Protocol):
-    """A file being filled, under a name that readers pass over; ``append`` adds all messages or, raising, none."""
+    def append(self, messages: Sequence[LandedMessage]) -> None:
+        """Add all ``messages`` or, raising, none."""
+        self._add(messages)
+        self.messages += len(messages)
+        self.body_bytes += sum(len(message.body) for message in messages)
+        seen_ms = [*self._arrivals_ms, *(message.arrival_ms for message in messages)]
+        self._arrivals_ms = [min(seen_ms), max(seen_ms)]
 
-    def append(self, messages: Sequence[LandedMessage]) -> None: ...
-    def finish(self, final: Path) -> None: ...
+    def finish(self) -> LandedPart:
+        """Flush to the disk, give the file its final name, and return its counts."""
+        self._close()
+        return LandedPart(
+            file=f"{self._final.parent.name}/{self._final.name}",
+            messages=self.messages,
+            body_bytes=self.body_bytes,
+            first_arrival_ms=self._arrivals_ms[0],
+            last_arrival_ms=self._arrivals_ms[-1],
+        )
+
+    @abstractmethod
+    def _add(self, messages: Sequence[LandedMessage]) -> None: ...
+    @abstractmethod
+    def _close(self) -> None: ...
+    @abstractmethod
     def is_removed(self) -> bool: ...
+    @abstractmethod
     def release(self) -> None: ...
 
 
-class _JsonLinesPart:
+class _JsonLinesPart(_Part):
     """One JSON object per line. Unbuffered on purpose: a fork finds nothing to write twice, a crash loses no line."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = _create_locked(path)
+    def __init__(self, final: Path, opened_ns: MonotonicNs) -> None:
+        super().__init__(final, opened_ns)
+        self._file = _create_locked(self.path)
         self._good_bytes = 0
         self._torn = False
 
-    def append(self, messages: Sequence[LandedMessage]) -> None:
+    def _add(self, messages: Sequence[LandedMessage]) -> None:
         """Add ``messages`` in one write, so that a crash tears at most the last line; take a failed write back."""
         self._cut()
         lines = b"".join(map(json_line, messages))
@@ -209,19 +243,19 @@ class _JsonLinesPart:
             raise
         self._good_bytes += len(lines)
 
-    def finish(self, final: Path) -> None:
+    def _close(self) -> None:
         """Flush to the disk, rename, and only then close: closing releases the lock that keeps others away."""
         self._cut()
         os.fsync(self._file.fileno())
         if not LOCKS:
             self._file.close()  # Windows renames no open file
-        self._path.rename(final)
+        self.path.rename(self._final)
         self._file.close()
 
     def is_removed(self) -> bool:
         """Return whether another program removed or moved the file: it cannot be finished under its name."""
         try:
-            self._path.stat()
+            self.path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return True
         return False
@@ -267,27 +301,27 @@ def landed_table(messages: Sequence[LandedMessage]) -> Any:
     return pa.table(named, schema=pa.schema(columns))
 
 
-class _ParquetPart:
+class _ParquetPart(_Part):
     """One row group; the schema of the landing. In memory until it is finished: half a parquet file cannot be read."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, final: Path, opened_ns: MonotonicNs) -> None:
+        super().__init__(final, opened_ns)
         self._tables: list[Any] = [landed_table(())]
 
-    def append(self, messages: Sequence[LandedMessage]) -> None:
+    def _add(self, messages: Sequence[LandedMessage]) -> None:
         self._tables.append(landed_table(messages))
 
-    def finish(self, final: Path) -> None:
+    def _close(self) -> None:
         """Write the file, flush it to the disk, rename it, and only then release its lock."""
         import pyarrow as pa  # noqa: PLC0415 - optional extra
         from pyarrow import parquet  # noqa: PLC0415 - optional extra
 
-        with _create_locked(self._path) as file:
-            parquet.write_table(pa.concat_tables(self._tables), self._path, compression="zstd")
+        with _create_locked(self.path) as file:
+            parquet.write_table(pa.concat_tables(self._tables), self.path, compression="zstd")
             os.fsync(file.fileno())
             if not LOCKS:
                 file.close()  # Windows renames no open file
-            self._path.rename(final)
+            self.path.rename(self._final)
 
     def is_removed(self) -> bool:
         return False  # there is none yet
@@ -296,25 +330,8 @@ class _ParquetPart:
         self._tables.clear()
 
 
-PART_FORMATS: Final[Mapping[str, Callable[[Path], _Part]]] = {"jsonl": _JsonLinesPart, "parquet": _ParquetPart}
-"""Suffix → how to fill a part of that format."""
-
-
-@dataclass
-class _OpenPart:
-    path: Path
-    part: _Part
-    opened_ns: MonotonicNs
-    messages: int = 0
-    body_bytes: int = 0
-    arrivals_ms: list[int] = field(default_factory=list)  # first and last only
-
-    def append(self, messages: Sequence[LandedMessage]) -> None:
-        self.part.append(messages)
-        self.messages += len(messages)
-        self.body_bytes += sum(len(message.body) for message in messages)
-        seen_ms = [*self.arrivals_ms, *(message.arrival_ms for message in messages)]
-        self.arrivals_ms = [min(seen_ms), max(seen_ms)]
+PART_FORMATS: Final[Mapping[str, type[_Part]]] = {"jsonl": _JsonLinesPart, "parquet": _ParquetPart}
+"""Suffix → a part of that format."""
 
 
 _MOST_DAYS: Final = 64  # a process may have 1024 open files
@@ -345,7 +362,7 @@ class LandingWriter:
         self._max_part_bytes = max_part_bytes
         self._max_part_age_ns = int(max_part_age_ms * NS_PER_MS)
         self._clock = clock or SystemClock()
-        self._open: dict[str, _OpenPart] = {}
+        self._open: dict[str, _Part] = {}
         self._adopted = False
         self._manifest = manifest_path(self.landing)
         self._begin()
@@ -386,16 +403,16 @@ class LandingWriter:
 
     def drop_removed(self) -> int:
         """Drop the open parts whose files another program removed or moved; return how many messages they held."""
-        removed = {date: part for date, part in self._open.items() if part.part.is_removed()}
+        removed = {date: part for date, part in self._open.items() if part.is_removed()}
         for date, part in removed.items():
-            part.part.release()
+            part.release()
             del self._open[date]
         return sum(part.messages for part in removed.values())
 
     def after_fork(self) -> None:
         """In a child: leave the parent's parts to the parent and begin with a name of one's own."""
         for part in self._open.values():
-            part.part.release()
+            part.release()
         self._open.clear()
         self._begin()
 
@@ -417,12 +434,12 @@ class LandingWriter:
             current.append(messages)
         except BaseException:
             # Removed before its lock is released: what is unlocked may be adopted.
-            in_progress_path(current.path).unlink(missing_ok=True)
-            current.part.release()
+            current.path.unlink(missing_ok=True)
+            current.release()
             raise
         self._open[date] = current  # so no part is ever without messages
 
-    def _start(self, date: str) -> _OpenPart:
+    def _start(self, date: str) -> _Part:
         directory = native_directory(self.landing) / f"date={date}"
         directory.mkdir(parents=True, exist_ok=True)
         if not self._adopted:
@@ -430,30 +447,21 @@ class LandingWriter:
             for orphan in adopt_orphans(self.landing):
                 self._list_in_manifest(orphan)
         stamp_ms = self._clock.wall_ns() // NS_PER_MS
-        path = directory / f"part-{stamp_ms}-{self._writer_id}-{next(self._ordinals)}.{self._suffix}"
-        part = PART_FORMATS[self._suffix](in_progress_path(path))
-        return _OpenPart(path=path, part=part, opened_ns=self._clock.monotonic_ns())
+        final = directory / f"part-{stamp_ms}-{self._writer_id}-{next(self._ordinals)}.{self._suffix}"
+        return PART_FORMATS[self._suffix](final, self._clock.monotonic_ns())
 
-    def _is_due(self, part: _OpenPart) -> bool:
+    def _is_due(self, part: _Part) -> bool:
         age_ns = self._clock.monotonic_ns() - part.opened_ns
         return part.body_bytes >= self._max_part_bytes or age_ns >= self._max_part_age_ns
 
-    def _finish_those(self, chosen: Callable[[_OpenPart], bool]) -> tuple[LandedPart, ...]:
+    def _finish_those(self, chosen: Callable[[_Part], bool]) -> tuple[LandedPart, ...]:
         dates = [date for date, part in self._open.items() if chosen(part)]
         with self._writing_errors():
             return tuple(map(self._finish, dates))
 
     def _finish(self, date: str) -> LandedPart:
-        part = self._open[date]
-        part.part.finish(part.path)
+        landed = self._open[date].finish()
         del self._open[date]
-        landed = LandedPart(
-            file=f"{part.path.parent.name}/{part.path.name}",
-            messages=part.messages,
-            body_bytes=part.body_bytes,
-            first_arrival_ms=part.arrivals_ms[0],
-            last_arrival_ms=part.arrivals_ms[-1],
-        )
         self._list_in_manifest(landed)
         return landed
 

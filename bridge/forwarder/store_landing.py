@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import weakref
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 from bridge.storage import open_parquet, sorted_glob
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.landing import (
-    BODY_BASE64,
     MANIFEST_DIRECTORY,
     LandedPart,
     LandingWriter,
+    bodies_of_lines,
+    count_part,
     native_directory,
     not_writable,
 )
@@ -107,20 +107,11 @@ class StoreLanding:
 
 
 def _counted(path: AnyPath, native: AnyPath) -> LandedPart:
-    bodies = list(_bodies_of(path))
-    return LandedPart(
-        file=path.relative_to(native).as_posix(),
-        messages=len(bodies),
-        body_bytes=sum(size for _, size in bodies),
-        first_arrival_ms=min((arrival_ms for arrival_ms, _ in bodies), default=0),
-        last_arrival_ms=max((arrival_ms for arrival_ms, _ in bodies), default=0),
-    )
+    return count_part(path.relative_to(native).as_posix(), _bodies_of(path))
 
 
 def _bodies_of(path: AnyPath) -> Iterator[tuple[int, int]]:
     if path.suffix == ".parquet":
-        rows = open_parquet(path).read(columns=["arrival_ms", "body"])
-        yield from ((row["arrival_ms"], len(row["body"])) for row in rows.to_pylist())
-        return
-    for line in map(json.loads, path.read_bytes().splitlines()):
-        yield line["arrival_ms"], len(base64.b64decode(line[BODY_BASE64]))
+        rows = open_parquet(path).read(columns=["arrival_ms", "body"]).to_pylist()
+        return ((row["arrival_ms"], len(row["body"])) for row in rows)
+    return bodies_of_lines(path.read_bytes().splitlines(keepends=True))

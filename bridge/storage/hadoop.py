@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow.fs import FileInfo, FileType
 
-from bridge.storage.ranged_files import RangedFiles, file_info
+from bridge.storage.ranged_files import RangedFiles, error_of_java, file_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 _HEAP: Final = "-Xmx256m"
 _CHUNK_BYTES: Final = 4 << 20  # what crosses to the JVM at once
 _APPENDS: Final = "fs.capability.paths.append"
-_KINDS: Final[dict[str, tuple[type[OSError], int]]] = {
-    "java.io.FileNotFoundException": (FileNotFoundError, 2),
-    "org.apache.hadoop.security.AccessControlException": (PermissionError, 13),
-    "org.apache.hadoop.fs.FileAlreadyExistsException": (FileExistsError, 17),
-}
 _NO_TICKET: Final = ("Client cannot authenticate via", "No valid credentials provided")
 
 
@@ -47,6 +42,7 @@ class HadoopFiles(RangedFiles):
     """
 
     def __init__(self, root: str, settings: Mapping[str, str], java: Path) -> None:
+        super().__init__("hadoop", root)
         self._root = root
         with _as_os_error():
             self._gateway = _start_jvm(_class_path(settings), java)
@@ -64,16 +60,6 @@ class HadoopFiles(RangedFiles):
                 self._context = hadoop.fs.FileContext.getFileContext(self._path("/").toUri(), self._conf)
         except OSError:  # no AbstractFileSystem of that name
             self._context = None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HadoopFiles) and self._root == other._root
-
-    def __hash__(self) -> int:
-        return hash(self._root)
-
-    def get_type_name(self) -> str:
-        """Return the name of this kind of file system."""
-        return "hadoop"
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}{path}")
@@ -182,9 +168,7 @@ def _as_os_error() -> Iterator[None]:
         thrown = java_error.java_exception
         if any(words in str(thrown.getMessage()) for words in _NO_TICKET):
             raise PermissionError(13, "no valid Kerberos ticket (kinit) or token") from None
-        kind, number = _KINDS.get(thrown.getClass().getName(), (OSError, 5))
-        line = next(iter(str(thrown.getMessage() or "").splitlines()), "")
-        raise kind(number, f"{thrown.getClass().getSimpleName()}: {line}") from None
+        raise error_of_java(thrown.getClass().getSimpleName(), thrown.getMessage()) from None
 
 
 @cache

@@ -6,7 +6,7 @@ import io
 import posixpath
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
@@ -16,12 +16,25 @@ if TYPE_CHECKING:
 
 
 class RangedFiles(FileSystemHandler):
-    """A file system whose files are read by ranges and written whole.
+    """A file system of a ``kind``, at ``place``, whose files are read by ranges and written whole.
 
     ``read_ahead_bytes`` are read at once of an open file, where a range costs more than its bytes.
     """
 
     read_ahead_bytes: ClassVar[int] = 0
+
+    def __init__(self, kind: str, place: object) -> None:
+        self._identity = kind, place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RangedFiles) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def get_type_name(self) -> str:
+        """Return the name of this kind of file system."""
+        return self._identity[0]
 
     @abstractmethod
     def info(self, path: str) -> FileInfo:
@@ -108,6 +121,20 @@ def file_info(path: str, name: str, size: int | None, mtime_ms: int) -> FileInfo
     kind = FileType.Directory if size is None else FileType.File
     place = posixpath.join(path, name).rstrip("/") or "/"
     return FileInfo(place, kind, size=size, mtime_ns=mtime_ms * 1_000_000)
+
+
+_JAVA_ERRORS: Final[dict[str, tuple[type[OSError], int]]] = {
+    "FileNotFoundException": (FileNotFoundError, 2),
+    "FileAlreadyExistsException": (FileExistsError, 17),
+    "AccessControlException": (PermissionError, 13),
+    "SecurityException": (PermissionError, 13),
+}
+
+
+def error_of_java(name: str, message: object) -> OSError:
+    """Return the error for an exception of Hadoop's, given by its class and message, in one line."""
+    kind, number = _JAVA_ERRORS.get(name, (OSError, 5))
+    return kind(number, f"{name}: {next(iter(str(message or '').splitlines()), '')}")
 
 
 class RangedFile(io.RawIOBase):

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from pyarrow.fs import FileInfo, FileType
 
-from bridge.storage.ranged_files import RangedFiles, file_info
+from bridge.storage.ranged_files import RangedFiles, error_of_java, file_info
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,19 +36,10 @@ class WebHdfs(RangedFiles):
     read_ahead_bytes = 1 << 20  # a range takes two requests
 
     def __init__(self, namenodes: Sequence[str], user: str, scheme: str = "http") -> None:
+        super().__init__("webhdfs", tuple(namenodes))
         self._namenodes = list(namenodes)
         self._user = user
         self._scheme = scheme
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WebHdfs) and self._namenodes == other._namenodes
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._namenodes))
-
-    def get_type_name(self) -> str:
-        """Return the name of this kind of file system."""
-        return "webhdfs"
 
     # -- what there is ------------------------------------------------------------------------------------------
     def info(self, path: str) -> FileInfo:
@@ -154,15 +145,7 @@ def _refusal(error: HTTPError) -> OSError:
         answer = json.loads(error.read())["RemoteException"]
     except (ValueError, KeyError, TypeError, OSError):
         return OSError(5, f"WebHDFS answered {error.code} {error.reason}")
-    kinds: dict[str, tuple[type[OSError], int]] = {
-        "FileNotFoundException": (FileNotFoundError, 2),
-        "FileAlreadyExistsException": (FileExistsError, 17),
-        "AccessControlException": (PermissionError, 13),
-        "SecurityException": (PermissionError, 13),
-    }
-    kind, number = kinds.get(answer["exception"], (OSError, 5))
-    lines = str(answer["message"]).splitlines() or [""]
-    return kind(number, f"{answer['exception']}: {lines[0]}")
+    return error_of_java(answer["exception"], answer["message"])
 
 
 def _webhdfs_info(path: str, status: dict[str, Any]) -> FileInfo:

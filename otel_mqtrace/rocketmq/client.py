@@ -47,12 +47,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The messages of one pull, the next offset, and the offsets that the queue then held, ``[min, max)``."""
+    """The messages of one pull, and the next offset."""
 
     messages: list[StoredMessage]
     next_offset: int
-    min_offset: int
-    max_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +79,8 @@ def _number(answer: Command, name: str) -> int:
 
 
 def _pulled(answer: Command) -> Pulled:
-    return Pulled(
-        decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else [],
-        next_offset=_number(answer, "nextBeginOffset"),
-        min_offset=_number(answer, "minOffset"),
-        max_offset=_number(answer, "maxOffset"),
-    )
+    messages = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+    return Pulled(messages, _number(answer, "nextBeginOffset"))
 
 
 def _read_send_result(message: Outgoing, answer: Command) -> SendResult:
