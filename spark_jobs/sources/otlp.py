@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +12,7 @@ from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_
 from bridge.otlp.detect import Layout
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_json, parse_message, spans_of
 from bridge.storage import as_path
-from spark_jobs.columns import make_batch
+from spark_jobs.columns import make_batch, take_groups
 from spark_jobs.schemas import SPAN, bad_piece
 from spark_jobs.sources.otlp_json import read_json
 from spark_jobs.sources.span_batches import grouped, row_batches, span_row
@@ -40,7 +39,8 @@ _MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it
 _NO_VALUE: Final = "no value (a tombstone)"
 _MOST_BYTES: Final = 8 << 20
 """A block of messages. In blocks half as large a span takes 4 % longer; a worker holds 20 MiB less."""
-_LEAST_BYTES: Final = 64 << 10
+_LEAST_BYTES: Final = 256 << 10
+"""A part of a block that holds odd messages: one such message costs so much of the fast way, and no more."""
 _BLANKS: Final = b" \t\r\n"  # of JSON, which are fewer than those of Python
 
 
@@ -165,21 +165,23 @@ def block_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the spans in ``lines``, one message each, as batches of ``SPAN``, in order.
 
-    A block that ``read`` declines is halved until only odd messages remain, which ``items_of`` reads one by one. Later
-    blocks grow again: an odd message costs little.
+    A block that ``read`` declines is read again in small ones. ``items_of`` reads the messages of those that it still
+    declines, one by one: an odd message costs its neighbours little.
     """
-    blocks, most = _Blocks(lines), _MOST_BYTES
-    while block := blocks.take(most):
+    for block in _blocks(lines, _MOST_BYTES):
         found = read(block)
-        if found is not None:
-            counts.expected += found.expected
-            yield _placed(found, block)
-            most = min(2 * most, _MOST_BYTES)
-        elif len(block) > 1 and most > _LEAST_BYTES:
-            most = min(most, blocks.give_back(block)) // 2
-        else:
-            items = ((line.path, line.number, item) for line in block for item in items_of(line))
-            yield from row_batches(row for path, line, item in items for row in _rows(path, line, item, counts))
+        parts = [(block, found)] if found is not None else ((some, read(some)) for some in _blocks(block, _LEAST_BYTES))
+        for some, columns in parts:
+            if columns is not None:
+                counts.expected += columns.expected
+                yield _placed(columns, some)
+            else:
+                items = ((line.path, line.number, item) for line in some for item in items_of(line))
+                yield from row_batches(row for path, line, item in items for row in _rows(path, line, item, counts))
+
+
+def _blocks(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
+    return take_groups(lines, lambda line: (0, len(line.text)), size=size)
 
 
 def _placed(found: SpanColumns, block: list[Line]) -> pa.RecordBatch:
@@ -188,28 +190,3 @@ def _placed(found: SpanColumns, block: list[Line]) -> pa.RecordBatch:
     message = pa.array(found.messages, pa.int64())
     columns = {**found.columns, "path": paths.take(message), "line": numbers.take(message)}
     return make_batch(columns, len(message), SPAN)
-
-
-class _Blocks:
-    """Lines, some at a time."""
-
-    def __init__(self, lines: Iterable[Line]) -> None:
-        self._lines = iter(lines)
-        self._again: deque[Line] = deque()
-
-    def take(self, most: int) -> list[Line]:
-        """Return the next lines of ``most`` bytes or a little more; none at the end."""
-        taken: list[Line] = []
-        held = 0
-        while held < most and (line := self._next()) is not None:
-            taken.append(line)
-            held += len(line.text)
-        return taken
-
-    def give_back(self, lines: list[Line]) -> int:
-        """Have these ``lines`` taken again, before the others; return how many bytes they are."""
-        self._again.extendleft(reversed(lines))
-        return sum(len(line.text) for line in lines)
-
-    def _next(self) -> Line | None:
-        return self._again.popleft() if self._again else next(self._lines, None)
