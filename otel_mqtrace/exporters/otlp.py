@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,7 +25,7 @@ from otel_mqtrace.spans.queue import ENCODE_ERROR, EXPORT_FAILED, ExportOutcome
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from opentelemetry.metrics import MeterProvider
@@ -42,7 +42,9 @@ _EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Ex
 
 
 _MAX_JOINED_BYTES: Final = 1 << 20
-"""Batches are joined up to this size: a gRPC server takes 4 MiB by default."""
+"""Batches are joined up to this size."""
+_MAX_REQUEST_BYTES: Final = 4 << 20
+"""A batch is split above this size: the most that a gRPC server takes by default."""
 _CREDENTIAL_PROVIDER: Final = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER"
 
 
@@ -193,7 +195,7 @@ class OtlpSpanExporter(SpanExporter):
         return self.export_batches([spans])
 
     def export_batches(self, batches: Sequence[Sequence[ReadableSpan]]) -> SpanExportResult:
-        """Send several batches joined in as few requests as a megabyte each allows; ``FAILURE`` if any is lost."""
+        """Send several batches, joined up to 1 MiB and split above 4 MiB; ``FAILURE`` if any of them is lost."""
         lost: dict[int, str] = {}
         position = 0
         for request, errors in _joined(batches):
@@ -229,12 +231,11 @@ class OtlpSpanExporter(SpanExporter):
 
 
 def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Request, list[int]]]:
-    """Yield requests of whole batches, each with the positions of the spans that could not be encoded."""
+    """Yield requests, each with the positions of the spans that could not be encoded."""
     bodies: list[bytes] = []
     errors: list[int] = []
     spans = 0
-    for batch in batches:
-        body, unencoded = encode_spans(batch, attributes_of)
+    for count, body, unencoded in chain.from_iterable(map(_encoded, batches)):
         for error, number in Counter(map(repr, unencoded.values())).items():
             _logger.error("mqtrace: %d spans cannot be written as OTLP and are left out: %s", number, error)
         if bodies and sum(map(len, bodies)) + len(body) > _MAX_JOINED_BYTES:
@@ -242,8 +243,19 @@ def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Reques
             bodies, spans, errors = [], 0, []
         bodies.append(body)
         errors += [spans + position for position in unencoded]
-        spans += len(batch)
+        spans += count
     yield _Request(spans, b"".join(bodies)), errors
+
+
+def _encoded(batch: Sequence[ReadableSpan]) -> Iterator[tuple[int, bytes, Mapping[int, Exception]]]:
+    """Yield a batch, in halves where it is too large: how many spans, their bytes, and the errors by position."""
+    body, unencoded = encode_spans(batch, attributes_of)
+    half = len(batch) // 2
+    if half and len(body) > _MAX_REQUEST_BYTES:
+        yield from _encoded(batch[:half])
+        yield from _encoded(batch[half:])
+    else:
+        yield len(batch), body, unencoded
 
 
 def _chosen_protocol(given: str | None) -> str:

@@ -142,6 +142,14 @@ def test_waiting_batches_share_one_request_limited_by_size(receiver, exporter, m
     assert len(receiver.spans) == 50
 
 
+def test_batch_larger_than_a_receiver_takes_is_split(spans, receiver, exporter, monkeypatch):
+    monkeypatch.setattr(otlp, "_MAX_REQUEST_BYTES", len(encode_spans(spans).SerializeToString()) - 1)
+    monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
+    exporter.export([*spans, _broken()])
+    assert exporter.take_outcome().lost == {2: "encode_error"}
+    assert (len(receiver.paths), len(receiver.spans)) == (2, 2)
+
+
 def test_span_of_a_failed_request_among_joined_batches_is_reported(spans, receiver, exporter, monkeypatch):
     monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
     receiver.status = 400
