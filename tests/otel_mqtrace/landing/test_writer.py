@@ -36,15 +36,6 @@ def writer(tmp_path):
     return LandingWriter(tmp_path)
 
 
-def test_part_is_invisible_until_it_is_finished(tmp_path):
-    writer = LandingWriter(tmp_path, clock=ManualClock())
-    writer.write([_message(0)])
-    assert _visible(tmp_path) == []
-    [part] = writer.finish()
-    assert _visible(tmp_path) == [f"native/{part.file}"]
-    assert list(tmp_path.rglob(".*")) == []
-
-
 def test_json_lines_have_the_fields_of_the_contract(tmp_path):
     with LandingWriter(tmp_path) as writer:
         writer.write([_message(7, partition=None, keys=None), _message(8)])
@@ -97,11 +88,14 @@ def test_every_day_has_its_own_directory_and_times_outside_the_calendar_the_near
     assert days == {arrival_ms: f"date={date}", NOW_MS: "date=2023-11-14"}
 
 
-def test_manifest_counts_the_messages_of_each_part(writer, tmp_path):
+def test_finished_part_alone_is_visible_and_in_the_manifest(writer, tmp_path):
     writer.write([_message(1), _message(2, arrival_ms=NOW_MS + 5)])
+    assert _visible(tmp_path) == []
     finished = writer.finish()
     writer.write([_message(3)])
     finished += writer.finish()
+    assert _visible(tmp_path) == sorted(f"native/{part.file}" for part in finished)
+    assert list(tmp_path.rglob(".*")) == []
     assert tuple(_manifest(tmp_path)) == finished
     assert [(part.messages, part.body_bytes) for part in finished] == [(2, 6), (1, 3)]
     assert (finished[0].first_arrival_ms, finished[0].last_arrival_ms) == (NOW_MS, NOW_MS + 5)
@@ -132,16 +126,6 @@ def test_writer_is_due_before_the_parts_of_many_days_use_up_its_files(tmp_path):
     for number, is_due in ((64, False), (65, True)):
         writer.write([_message(day, arrival_ms=NOW_MS + day * DAY_MS) for day in range(number)])
         assert writer.due is is_due
-
-
-def test_old_part_is_finished(tmp_path):
-    clock = ManualClock()
-    writer = LandingWriter(tmp_path, clock=clock, max_part_age_ms=1000)
-    writer.write([_message(1)])
-    clock.advance(ms=999)
-    assert writer.finish_due() == ()
-    clock.advance(ms=1)
-    assert len(writer.finish_due()) == 1
 
 
 def test_writers_in_one_directory_have_names_of_their_own(tmp_path):

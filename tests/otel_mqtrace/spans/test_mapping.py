@@ -18,7 +18,7 @@ from otel_mqtrace.model import ContextCode, TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, cost_ms, share_attributes, trace_context_of
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
-from tests.support.lanes import Scripted, span
+from tests.support.lanes import Scripted
 from tests.support.native_spans import span_attributes
 from tests.support.strategies import fields_of
 
@@ -163,12 +163,6 @@ class _Starts(Scripted):
     def export(self, spans):
         self.spans += spans
         return super().export(spans)
-
-
-def test_unsampled_start_is_not_exported():
-    processor = MqTraceSpanProcessor(_Starts(), background=False)
-    processor.on_start(span("a", sampled=False, mine=True))
-    assert (processor.stats()["_Starts"]["offered"], processor.internal_errors) == (0, 0)
 
 
 def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():

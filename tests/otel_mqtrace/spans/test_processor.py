@@ -55,13 +55,15 @@ def test_span_is_exported_after_the_delay():
 
 
 def test_unsampled_spans_are_not_exported():
-    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
-    processor = MqTraceSpanProcessor(Scripted(), background=False)
+    provider, exporter = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False), Scripted()
+    exporter.exports_starts = True
+    processor = MqTraceSpanProcessor(exporter, background=False)
     provider.add_span_processor(processor)
     provider.get_tracer("tests").start_span("a").end()
+    processor.on_start(span("b", sampled=False))
     processor.on_end(span("b", sampled=False))
     processor.on_end(ReadableSpan("no context"))
-    assert _account(processor)["offered"] == 0
+    assert (_account(processor)["offered"], processor.internal_errors) == (0, 0)
 
 
 def test_exports_never_overlap_whichever_thread_flushes():

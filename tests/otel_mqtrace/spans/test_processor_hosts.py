@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_mqtrace._workers import process_generation, restart_in_child
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import Scripted, span
-from tests.support.programs import run_python
+from tests.support.programs import run_in_child, run_python
 
 WRITING = """
 import json, os, sys, threading
@@ -215,29 +216,23 @@ def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
     assert counts == Counter({(True, "import"): 1, **{(False, f"request /{number}"): 1 for number in range(20)}})
 
 
-STARTING_OVER = """
-import os, sys
-from otel_mqtrace._workers import process_generation, restart_in_child
+def test_forked_child_starts_everything_over_after_an_interrupt(monkeypatch):
+    restarted, unraisable = [], []
 
-class Item:
-    def __init__(self, name):
-        self.name = name
-        restart_in_child(self)
-    def after_fork(self):
-        os.write(1, f"{self.name} {process_generation()}\\n".encode())
-        if self.name == "interrupted":
-            raise KeyboardInterrupt
+    class Item:
+        def __init__(self, name):
+            self.name = name
+            restart_in_child(self)
 
-sys.unraisablehook = lambda lost: os.write(1, lost.exc_type.__name__.encode())
-kept = [Item("first"), Item("interrupted"), Item("last")]
-Item("gone")
-pid = os.fork()
-if not pid:
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-assert process_generation() == 0
-"""
+        def after_fork(self):
+            restarted.append((self.name, process_generation()))
+            if self.name == "interrupted":
+                raise KeyboardInterrupt
 
-
-def test_forked_child_starts_everything_over_after_an_interrupt(run_code):
-    assert run_code(STARTING_OVER).splitlines() == ["first 1", "interrupted 1", "last 1", "KeyboardInterrupt"]
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: unraisable.append(lost.exc_type))
+    names, before = ("first", "interrupted", "last"), process_generation()
+    kept = [Item(name) for name in names]
+    Item("gone")
+    expected = [(name, before + 1) for name in names], [KeyboardInterrupt]
+    assert run_in_child(lambda: (restarted, unraisable) != expected) == 0
+    assert (restarted, process_generation(), len(kept)) == ([], before, 3)

@@ -63,19 +63,6 @@ def _due_in_ms(queue, clock, linger_ms=500):
     return None if due_ns is None else due_ns / 1e6
 
 
-@pytest.mark.parametrize(
-    ("drop_policy", "accepted", "left"),
-    [("newest", [True] * 3 + [False] * 2, [0, 1, 2]), ("oldest", [True] * 5, [2, 3, 4])],
-)
-def test_full_queue_drops_by_policy_and_counts(drop_policy, accepted, left):
-    lost = []
-    queue = _queue(drop_policy=drop_policy, note=lambda *loss: lost.append(loss))
-    assert [queue.offer(number) for number in range(5)] == accepted
-    assert queue.take() == left
-    assert queue.stats()["dropped"]["queue_full"] == 2
-    assert lost == [("queue_full", number) for number in range(5) if number not in left]
-
-
 @pytest.mark.parametrize(("offered", "batches", "taken"), [(11, 1, 3), (11, 2, 6), (11, 9, 9), (1, 5, 1)])
 def test_take_of_several_batches_takes_full_ones_or_the_rest_alone(offered, batches, taken):
     queue = _queue(100, batch_size=3)
@@ -98,21 +85,6 @@ def test_lost_items_are_those_of_the_exporter_else_the_newest():
         queue.take()
         queue.settle(outcome)
     assert lost == [("export_failed", "a"), ("export_failed", "c")]
-
-
-# -- flush marks -------------------------------------------------------------------------------------------------------
-
-
-def test_flush_mark_counts_later_losses_but_not_later_refusals():
-    queue = _queue(max_size=2)
-    queue.offer("a")
-    queue.offer("b")
-    mark = queue.request_flush()
-    queue.offer("refused")
-    assert queue.lost_since(mark) == 0
-    queue.take()
-    queue.settle(ExportOutcome(exported=1, failed=1))
-    assert queue.lost_since(mark) == 1
 
 
 # -- when a batch is due -----------------------------------------------------------------------------------------------
@@ -291,16 +263,24 @@ STEPS = st.lists(st.sampled_from(["offer", "take", "exported", "failed", "too_la
     batch_size=st.integers(1, 4),
     drop_policy=st.sampled_from(["newest", "oldest"]),
 )
-def test_account_balances_and_marks_are_right_in_any_order_of_steps(steps, max_size, batch_size, drop_policy):
-    queue, in_flight, number = _queue(max_size, drop_policy, batch_size=batch_size), [], 0
+def test_accounts_marks_and_notes_of_losses_are_right_in_any_order_of_steps(steps, max_size, batch_size, drop_policy):
+    noted, expected, in_flight, number = [], [], [], 0
+    queue = _queue(max_size, drop_policy, batch_size=batch_size, note=lambda *loss: noted.append(loss))
     queue.offer(number)
-    mark, waiting, is_closed = queue.request_flush(), [number], False
+    mark, waiting, is_closed, lost = queue.request_flush(), [number], False, 0
     for step in steps:
         if step == "offer":
             number += 1
-            queue.offer(number)
-            if not is_closed:
-                waiting = [*waiting, number][:max_size] if drop_policy == "newest" else [*waiting, number][-max_size:]
+            is_full = len(waiting) == max_size
+            is_accepted = not is_closed and (drop_policy == "oldest" or not is_full)
+            assert queue.offer(number) is is_accepted
+            if not is_accepted:
+                expected.append(("already_shutdown" if is_closed else "queue_full", number))
+            else:
+                waiting.append(number)
+                if is_full:
+                    expected.append(("queue_full", waiting.pop(0)))
+                    lost += 1
         elif step == "take" and not in_flight:
             in_flight = queue.take()
             assert in_flight == waiting[: len(in_flight)]
@@ -308,19 +288,27 @@ def test_account_balances_and_marks_are_right_in_any_order_of_steps(steps, max_s
         elif step in {"exported", "failed", "too_large"} and in_flight:
             count = len(in_flight)
             queue.settle(ExportOutcome(**({"dropped": {step: count}} if step == "too_large" else {step: count})))
+            if step != "exported":
+                expected += [("export_failed" if step == "failed" else step, each) for each in in_flight]
+                lost += count
             in_flight = []
         elif step == "refuse":
-            queue.refuse("too_large", object())
+            queue.refuse("too_large", None)
+            expected.append(("too_large", None))
         elif step == "close":
             queue.close()
             is_closed = True
-        assert account_balances(queue.stats())
-        assert queue.stats()["pending"] == len(waiting) + len(in_flight)
+        stats = queue.stats()
+        assert account_balances(stats)
+        assert stats["pending"] == len(waiting) + len(in_flight)
         assert queue.reached(mark) == (0 not in [*waiting, *in_flight])
+        assert (queue.lost_since(mark), noted) == (lost, expected)
     queue.close()
     assert queue.abandon() == len(waiting)
-    assert account_balances(queue.stats())
-    assert queue.stats()["pending"] == len(in_flight)
+    stats = queue.stats()
+    assert account_balances(stats)
+    assert stats["pending"] == len(in_flight)
+    assert stats["failed"] + sum(stats["dropped"].values()) == len(noted) == len(expected) + len(waiting)
 
 
 # -- the lane ------------------------------------------------------------------------------------------------------------
