@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import parse_instant_ms
@@ -150,11 +150,11 @@ class Answer:
 
 @dataclass(slots=True)
 class _Matches:
-    """Message ids, oldest first; the evidence of records without an id; remarks on what was not examined."""
+    """Message ids, oldest first; what was found of them; remarks on what was not examined."""
 
     msg_ids: list[str]
     evidence: Evidence
-    searched: Searched
+    notes: list[str] = field(default_factory=list)
     is_complete: bool = False  # the evidence has every record of every message
 
 
@@ -166,22 +166,23 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
     msg_ids = matches.msg_ids
     older = max(len(msg_ids) - limit * page, 0)
     kept = msg_ids[older : max(len(msg_ids) - limit * (page - 1), 0)]
-    evidence, searched = matches.evidence, matches.searched
+    evidence = matches.evidence
     named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
     if named and not (matches.is_complete and named <= query.texts):
         further = gather(archive.mentioning(named), Query(named), how)
-        searched = _merged(searched, archive.searched)
         evidence.by_msg_id.update(further.by_msg_id)
         evidence.bad = {**evidence.bad, **further.bad}  # a story needs the ids that they name, not the key
         evidence.bad_records = max(evidence.bad_records, further.bad_records)
     if evidence.bad_records > MOST_BAD:
-        remark = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are shown"
-        searched = _noted(searched, remark)
+        count = f"{evidence.bad_records:,} bad records lie beside what was found"
+        matches.notes.append(f"{count}; the first {MOST_BAD:,} are shown")
     known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
     bad = [evidence.bad[rank] for rank in sorted(evidence.bad)]
     stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], bad) for msg_id in known)
-    if not msg_ids and (naming := [one for one in bad if one.names]):
-        searched = replace(searched, remarks=(_naming_remark(naming, query), *searched.remarks))
+    naming = [] if msg_ids else [one for one in bad if one.names]
+    first = [_naming_remark(naming, query)] if naming else []
+    searched = archive.searched
+    searched = replace(searched, remarks=(*first, *searched.remarks, *matches.notes))
     pages = max(math.ceil(len(msg_ids) / limit), 1)
     return Answer(stories, older, searched, query, page=page, pages=pages, total=len(msg_ids))
 
@@ -199,7 +200,7 @@ def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
         for msg_id in _oldest_first(evidence)
         if query.key is None or any(query.has_key(sighting.bean) for sighting in evidence.by_msg_id[msg_id])
     ]
-    return _Matches(found, evidence, archive.searched, is_complete=bool(query.msg_ids))
+    return _Matches(found, evidence, is_complete=bool(query.msg_ids))
 
 
 def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
@@ -221,43 +222,31 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     ordered = sorted(
         first_ms, key=lambda msg_id: (first_ms[msg_id] if first_ms[msg_id] < math.inf else -math.inf, msg_id)
     )
-    searched = archive.searched
+    matches = _Matches(ordered, Evidence())
     if nameless:
-        remark = f"{nameless:,} matching records have no message id and are not listed; --key finds them"
-        searched = _noted(searched, remark)
+        matches.notes.append(f"{nameless:,} matching records have no message id and are not listed; --key finds them")
     if bad:
         where = "" if "" in query.texts else " in the trace messages with this text"
-        searched = _noted(searched, f"{plural(bad, 'bad record')} not searched{where}, which mqtrace decode shows")
-    return _Matches(ordered, Evidence(), searched)
+        matches.notes.append(f"{plural(bad, 'bad record')} not searched{where}, which mqtrace decode shows")
+    return matches
 
 
 def _examined(archive: Archive, matches: _Matches, query: Query, how: Reading) -> _Matches:
     """Return those of ``matches`` that meet the whole query, of the newest ``MOST_EXAMINED``."""
     kept = matches.msg_ids[-MOST_EXAMINED:]
     named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
-    searched = matches.searched
     by_msg_id = dict(matches.evidence.by_msg_id)
     if named:
         by_msg_id.update(gather(archive.mentioning(named), Query(named), how).by_msg_id)
-        searched = _merged(searched, archive.searched)
     if len(kept) < len(matches.msg_ids):
-        remark = (
+        matches.notes.append(
             f"only the newest {len(kept):,} of {len(matches.msg_ids):,} messages were looked at: "
             "narrow --begin and --end for older ones"
         )
-        searched = _noted(searched, remark)
     fitting = [
         msg_id for msg_id in kept if msg_id in by_msg_id and fits(build_timeline(msg_id, by_msg_id[msg_id]), query)
     ]
-    return _Matches(fitting, matches.evidence, searched, is_complete=matches.is_complete)
-
-
-def _noted(searched: Searched, remark: str) -> Searched:
-    return replace(searched, remarks=(*searched.remarks, remark))
-
-
-def _merged(first: Searched, last: Searched) -> Searched:
-    return replace(last, remarks=tuple(dict.fromkeys((*first.remarks, *last.remarks))))
+    return replace(matches, msg_ids=fitting)
 
 
 def _oldest_first(evidence: Evidence) -> list[str]:
@@ -300,11 +289,11 @@ def arrival_range(begin: str | None, end: str | None, *, now_ms: int) -> Arrival
 
 
 MOST_REMARKS: Final = 20
-"""Limit of one pass's remarks; the number of further ones is added."""
+"""Limit of the remarks on what could not be read; the number of further ones is added."""
 
 
 class Archive(ABC):
-    """Trace messages that lie somewhere and can be read again, and the counts of the last pass over them.
+    """Trace messages that lie somewhere and can be read again, the counts of the last pass, and remarks on all passes.
 
     ``where`` is the archive's name for people; ``on_progress`` gets the bytes or offsets read and their total now and
     then.
@@ -316,6 +305,7 @@ class Archive(ABC):
         self._where = where
         self._arrivals = arrivals
         self._on_progress = on_progress or (lambda _done, _all: None)
+        self._remarks: dict[str, None] = {}  # in order, each once: two passes may meet the same obstacle
         self._begin(0)
 
     @abstractmethod
@@ -329,7 +319,6 @@ class Archive(ABC):
         self._done, self._whole = 0, whole
         self._seen_messages = self._body_bytes = 0
         self._arrivals_ms: tuple[int, ...] = ()  # the first and the last
-        self._remarks: list[str] = []
 
     def _saw(self, message: LandedMessage) -> None:
         self._seen_messages += 1
@@ -343,11 +332,11 @@ class Archive(ABC):
         self._on_progress(min(self._done, self._whole), self._whole)
 
     def _remark(self, text: str) -> None:
-        self._remarks.append(text)
+        self._remarks[text] = None
 
     @property
     def searched(self) -> Searched:
-        """What the last pass read, and what it could not."""
+        """What the last pass read, and what could not be read."""
         more = len(self._remarks) - MOST_REMARKS
         return Searched(
             where=self._where,
@@ -355,5 +344,5 @@ class Archive(ABC):
             body_bytes=self._body_bytes,
             first_arrival_ms=min(self._arrivals_ms, default=None),
             last_arrival_ms=max(self._arrivals_ms, default=None),
-            remarks=(*self._remarks[:MOST_REMARKS], *([f"and {more} more"] if more > 0 else [])),
+            remarks=(*islice(self._remarks, MOST_REMARKS), *([f"and {more} more"] if more > 0 else [])),
         )
