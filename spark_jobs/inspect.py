@@ -26,6 +26,7 @@ from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.otlp.values import attribute_text
 from bridge.page.wording import plural, visible
+from bridge.storage import DamagedInputError
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.decode import decode_body
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from bridge.addresses import Address
+    from bridge.storage import AnyPath
 
 _Place: TypeAlias = "dict[str, Any]"  # path and line of a ``BadPiece``
 _MOST_WRITERS: Final = 3
@@ -184,16 +186,23 @@ def inspect_sources(
     files = source_files(paths, None, passed_over=passed_over)
     inventory.passed_over = [file.reason for file in passed_over if not file.is_damaged]
     for damaged in (file for file in passed_over if file.is_damaged):
-        inventory.add_bad(BadPiece(path=str(damaged.path), line=None, reason="not a readable Parquet file", text=""))
+        inventory.add_bad(_damage(damaged.path, damaged.reason))
     for file in files:
         inventory.add_source(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
-            samples.records.append(sample_records(file))
-            yield from ((Side.NATIVE, item) for item in _native(file, inventory))
+            try:
+                samples.records.append(sample_records(file))
+                yield from ((Side.NATIVE, item) for item in _native(file, inventory))
+            except DamagedInputError as error:
+                inventory.add_bad(_damage(file.path, str(error)))
         elif file.side is Side.OTLP:
             samples.spans.append(sample_spans(file))
             yield from ((Side.OTLP, item) for item in _otlp(file, inventory))
     inventory.writers = samples.choose()
+
+
+def _damage(path: AnyPath, reason: str) -> BadPiece:
+    return BadPiece(path=str(path), line=None, reason=reason.removeprefix(f"{path}: "), text="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +379,8 @@ def _names(found: set[str]) -> str:
 
 
 def _bad(piece: BadPiece) -> str:
-    return f"{_place(piece)}: {piece.reason}: {piece.text!r}"
+    text = f": {piece.text!r}" if piece.text or piece.field else ""  # a field may be empty
+    return f"{_place(piece)}: {piece.reason}{text}"
 
 
 def _place(piece: BadPiece) -> str:

@@ -13,7 +13,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.storage import ZSTD_MAGIC, DamagedInputError, InaccessibleInputError, open_parquet, refuse_compressed
+from bridge.storage import ZSTD_MAGIC, InaccessibleInputError, naming_damage, open_parquet, refuse_compressed
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.wire.native.layout import RECORD_START
 
@@ -88,19 +88,19 @@ def detect(path: AnyPath) -> Layout:
     Raises:
         UnreadableInputError: the file is nothing this project reads, or was removed meanwhile.
         InaccessibleInputError: the file cannot be read, or is compressed.
-        DamagedInputError: the file is a parquet file cut short.
+        DamagedInputError: the file is a damaged parquet file.
     """
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             size = file.seek(0, io.SEEK_END)
+        if head.startswith(_PARQUET_MAGIC):
+            _check_parquet(path)
     except FileNotFoundError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from error
     except OSError as error:
         raise InaccessibleInputError(f"cannot read {path}: {error.strerror or error}") from error
     refuse_compressed(head, path, also_zstd=_is_native_in_zstd(head))
-    if head.startswith(_PARQUET_MAGIC):
-        _check_parquet(path)
     found = detect_head(head, size)
     if found is None:
         refuse_unlanded(head, path)
@@ -140,15 +140,10 @@ def detect_head(head: bytes, size: int) -> Layout | None:
 
 def _check_parquet(path: AnyPath) -> None:
     try:
-        import pyarrow as pa  # noqa: PLC0415  (optional extra: the sentence below is the point)
+        with naming_damage(path):
+            names = open_parquet(path).schema_arrow.names
     except ImportError as error:
         raise MissingExtraError("reading parquet", "reconcile") from error
-    try:
-        names = open_parquet(path).schema_arrow.names
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedInputError(
-            f"cannot read {path}: it starts as a parquet file and is incomplete: move it away"
-        ) from error
     if _BODY_COLUMN not in names:
         raise UnreadableInputError(f"{path} is a parquet file without a column {_BODY_COLUMN!r}: no native landing")
 

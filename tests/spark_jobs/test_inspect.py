@@ -1,8 +1,11 @@
 """``mqtrace inspect`` summarises an input, and streams it as JSON."""
 
 import json
+import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bridge.otlp.detect import Side
@@ -11,6 +14,7 @@ from spark_jobs import inspect
 from spark_jobs.sources.files import source_files
 from tests.support.landings import write_landing
 
+RECALL = f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode()
 VECTORS = Path(__file__).parents[1] / "vectors"
 
 
@@ -91,7 +95,7 @@ def test_wrong_inputs_are_refused(tmp_path):
 
 
 def test_time_that_is_not_a_date_is_printed_as_it_is(tmp_path, capsys):
-    write_landing(tmp_path / "a.jsonl", f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode())
+    write_landing(tmp_path / "a.jsonl", RECALL)
     assert inspect.run([str(tmp_path)]) == 0
     assert f"{2**63 - 1} ms, which is not a date" in capsys.readouterr().out
 
@@ -103,11 +107,22 @@ def test_ignored_files_of_a_directory_are_named(tmp_path, capsys):
     assert inspect.run([str(tmp_path)], as_json=True) == 1
     report = strict(capsys.readouterr().out)
     assert [Path(name).name for name in report["files"]] == ["part-1.jsonl"]
-    assert [(Path(bad["path"]).name, bad["reason"]) for bad in report["bad"]] == [
-        ("part-2.parquet", "not a readable Parquet file")
-    ]
+    (bad,) = report["bad"]
+    assert Path(bad["path"]).name == "part-2.parquet"
+    assert re.fullmatch(r"not a readable Parquet file \(.+\): move it away", bad["reason"])
     (entry,) = report["passed_over"]
     assert "notes.jsonl" in entry
+
+
+def test_part_that_is_damaged_inside_is_a_bad_piece_beside_the_others(tmp_path, capsys):
+    write_landing(tmp_path / "part-1.jsonl", RECALL)
+    table = pa.table({"body": [bytes([number % 251]) * 99 for number in range(2_000)]})
+    pq.write_table(table, tmp_path / "part-2.parquet", compression="zstd")
+    content = (tmp_path / "part-2.parquet").read_bytes()
+    (tmp_path / "part-2.parquet").write_bytes(content[:20] + bytes(200) + content[220:])
+    assert inspect.run([str(tmp_path)]) == 1
+    shown = re.search(r"^bad +(.*)", capsys.readouterr().out, re.MULTILINE)[1]
+    assert re.fullmatch(r".*part-2\.parquet: not a readable Parquet file \(.+\): move it away", shown)
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that root cannot read")

@@ -380,7 +380,7 @@ def test_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
     with pytest.raises(UnreadableInputError, match="without a column 'body'"):
         source_files([str(tmp_path / "verdicts.parquet")], Side.NATIVE)
     (tmp_path / "part-2.parquet").write_bytes((tmp_path / "part-1.parquet").read_bytes()[:-9])
-    with pytest.raises(UnreadableInputError, match=r"part-2\.parquet.*is incomplete"):
+    with pytest.raises(UnreadableInputError, match=r"part-2\.parquet: not a readable Parquet file \(.*move it away"):
         source_files([str(tmp_path)], Side.NATIVE)
 
 
