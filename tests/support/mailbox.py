@@ -10,6 +10,11 @@ TRACEPARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920
 SENDER = 0xB7AD6B7169203331
 
 
+def incoming(*headers, topic="orders", offset=7, **fields):
+    """Return a message of partition 0, as a client's adapter hands it to its hook."""
+    return IncomingMessage(**{"topic": topic, "partition": 0, "offset": offset, "headers": headers, **fields})
+
+
 @dataclass
 class Letter:
     """One message of the mailbox; what it looks like is its own business."""
@@ -18,7 +23,7 @@ class Letter:
     headers: tuple = (TRACEPARENT,)
 
     def incoming(self):
-        return IncomingMessage(topic="letters", partition=0, offset=self.number, headers=self.headers)
+        return incoming(*self.headers, topic="letters", offset=self.number)
 
 
 @dataclass

@@ -12,16 +12,52 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 
+APPLICATION = """
+import functools
+from confluent_kafka import Producer
+
+REGISTRY = {"kafka": Producer, "none": None}
+CHOICES = [Producer]
+PAIR = (Producer, "kafka")
+PARTIAL = functools.partial(Producer, {})
+DATA = [Producer, *range(2_000)]
+
+
+def make(conf, factory=Producer, *, fallback=Producer):
+    return factory(conf)
+
+
+def enclosing():
+    kept = Producer
+
+    def made(conf):
+        return kept(conf)
+
+    return made
+
+
+class Settings:
+    factory = Producer
+    registry = {"kafka": Producer}
+
+    def typed(self, producer: Producer) -> Producer:
+        return producer
+
+
+MADE = enclosing()
+"""
+
 
 @pytest.fixture
 def application():
-    """A module that has taken the names before instrumentation."""
+    """A module that has taken the class before instrumentation, under its name and in many other ways."""
     module = ModuleType("application")
-    module.Producer = confluent_kafka.Producer
-    module.Consumer = confluent_kafka.Consumer
     sys.modules["application"] = module
+    exec(compile(APPLICATION, "application.py", "exec", dont_inherit=True), vars(module))
     yield module
     del sys.modules["application"]
+    vars(module).clear()
+    gc.collect()  # classes live on until then, for everybody who asks for all there are
 
 
 @pytest.fixture

@@ -3,12 +3,9 @@
 import abc
 import copy
 import functools
-import gc
 import json
 import logging
 import pickle
-import sys
-from types import ModuleType
 
 import confluent_kafka
 import pytest
@@ -309,53 +306,6 @@ def test_own_produce_batch_sends_its_own_messages_and_is_reported(producer_of, s
     assert producer.flush(10) == 0
     spans.assert_empty()
     assert f"{__name__}.InBatches.produce_batch" in MqTraceInstrumentor().patches.untraceable
-
-
-APPLICATION = """
-import functools
-from confluent_kafka import Producer
-
-REGISTRY = {"kafka": Producer, "none": None}
-CHOICES = [Producer]
-PAIR = (Producer, "kafka")
-PARTIAL = functools.partial(Producer, {})
-DATA = [Producer, *range(2_000)]
-
-
-def make(conf, factory=Producer, *, fallback=Producer):
-    return factory(conf)
-
-
-def enclosing():
-    kept = Producer
-
-    def made(conf):
-        return kept(conf)
-
-    return made
-
-
-class Settings:
-    factory = Producer
-    registry = {"kafka": Producer}
-
-    def typed(self, producer: Producer) -> Producer:
-        return producer
-
-
-MADE = enclosing()
-"""
-
-
-@pytest.fixture
-def application():
-    module = ModuleType("application")
-    sys.modules["application"] = module
-    exec(compile(APPLICATION, "application.py", "exec", dont_inherit=True), vars(module))
-    yield module
-    del sys.modules["application"]
-    vars(module).clear()
-    gc.collect()  # classes live on until then, for everybody who asks for all there are
 
 
 def test_module_and_class_attribute_are_rebound_and_other_references_reported(application, instrument):

@@ -18,22 +18,17 @@ from otel_mqtrace.hooks.attributes import (
     HeaderCapture,
     LegacyNames,
 )
-from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.propagation import HEADER_GETTER, creation_of, propagator_in_force
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, Operation, trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import encode_context
-from tests.support.mailbox import SENDER, TRACEPARENT
+from tests.support.mailbox import SENDER, TRACEPARENT, incoming
 from tests.support.native_spans import span_attributes
 from tests.support.strategies import sayable
 
 HEADERS = (("UNIQ_KEY", b"FROM-HEADER"), ("TAGS", b"paid"), ("KEYS", b"k1 k2"), ("RECONSUME_TIME", b"3"), TRACEPARENT)
-
-
-def _message(**fields):
-    return IncomingMessage(**{"topic": "orders", "partition": 0, "offset": 7, **fields})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +43,7 @@ def _message(**fields):
     ids=["headers alone", "client"],
 )
 def test_values_of_the_client_win_over_headers(processed, told, expected):
-    (bean,) = trace_context_of(processed(_message(headers=(*HEADERS, ("DELAY", b"1")), **told))).beans
+    (bean,) = trace_context_of(processed(incoming(headers=(*HEADERS, ("DELAY", b"1")), **told))).beans
     assert (bean.msg_id, bean.tags, bean.keys, bean.retry_times, bean.msg_type) == expected
 
 
@@ -68,23 +63,23 @@ def _retry_header(text):
 )
 def test_retry_count_other_than_a_32_bit_number_is_zero(processed, message, retry_times):
     """RocketMQ's is an int; what is longer would be lost in OTLP and refused by the native codec."""
-    assert processed(_message(**message)).attributes["mqtrace.retry_times"] == retry_times
+    assert processed(incoming(**message)).attributes["mqtrace.retry_times"] == retry_times
 
 
 def test_retry_header_is_a_setting(processed):
-    message = _message(headers=(("RECONSUME_TIME", b"3"), ("x-attempt", b"5")))
+    message = incoming(headers=(("RECONSUME_TIME", b"3"), ("x-attempt", b"5")))
     assert processed(message, retry_header="x-attempt").attributes["mqtrace.retry_times"] == 5
 
 
 def test_message_without_an_id_has_its_offset_as_id(processed):
     """As RocketMQ's getMsgId() does; and without a place it has none."""
-    assert processed(_message()).attributes["messaging.message.id"] == "orders-0@7"
-    assert "messaging.message.id" not in processed(_message(offset=None)).attributes
+    assert processed(incoming()).attributes["messaging.message.id"] == "orders-0@7"
+    assert "messaging.message.id" not in processed(incoming(offset=None)).attributes
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_batch_span_has_offset_and_key_on_its_links_only(processed, count):
-    messages = [_message(partition=n, key=b"k", headers=HEADERS) for n in range(count)]
+    messages = [incoming(partition=n, key=b"k", headers=HEADERS) for n in range(count)]
     span = processed(*messages, batch=True)
     assert not {"messaging.kafka.offset", "messaging.kafka.message.key"} & set(span.attributes)
     assert [link.attributes["messaging.kafka.offset"] for link in span.links] == [7] * count
@@ -94,7 +89,7 @@ def test_batch_span_has_offset_and_key_on_its_links_only(processed, count):
 @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
 @pytest.mark.parametrize("headers", [(), HEADERS], ids=["stranger", "traced"])
 def test_batch_of_one_has_the_trace_record_of_one_message(processed, headers, process_context):
-    message = _message(headers=headers, key=b"k")
+    message = incoming(headers=headers, key=b"k")
     one, batch = (processed(message, batch=each, process_context=process_context) for each in (False, True))
     assert trace_context_of(batch).beans == trace_context_of(one).beans
 
@@ -179,12 +174,12 @@ def test_headers_of_tracing_are_captured_by_their_exact_name_only(captured, proc
     baggage = b"user.ssn=123-45"
     assert captured({"tenant": b"eu", "baggage": baggage}, "*") == {"tenant": ("eu",)}
     headers = [("tenant", b"eu"), ("baggage", baggage), ("traceparent", b"00-1"), ("UNIQ_KEY", b"7")]
-    span = processed(_message(headers=headers), capture_headers=("*", "Baggage"))
+    span = processed(incoming(headers=headers), capture_headers=("*", "Baggage"))
     assert _captured(span) == {"tenant": ("eu",), "baggage": (baggage.decode(),)}
 
 
 def test_received_headers_are_captured_on_the_process_span_and_the_links_of_a_batch(processed):
-    messages = [_message(headers=[("tenant", b"eu"), ("x-n", b"%d" % n), ("y", b"-")]) for n in range(2)]
+    messages = [incoming(headers=[("tenant", b"eu"), ("x-n", b"%d" % n), ("y", b"-")]) for n in range(2)]
     span = processed(*messages, batch=True, capture_headers=("tenant", "x-*"))
     assert _captured(span) == {"tenant": ("eu",)}
     assert [_captured(link) for link in span.links] == [{"x-n": ("0",)}, {"x-n": ("1",)}]
@@ -328,7 +323,7 @@ def test_legacy_writes_the_old_names_alone_and_dup_writes_both(opt_in, tracing_w
     assert SendHook(tracing=tracing).record("orders", b"x", None, None, None) is None
     assert ConsumeHook(tracing=tracing).record("orders", (2, 7, None, 1, None), (), None) is None
     _send(tracing)
-    _process(tracing, _message(partition=2, body_length=1))
+    _process(tracing, incoming(partition=2, body_length=1))
     send, process = (exporter.take(f"{verb} orders" if both else f"orders {verb}") for verb in ("send", "process"))
     assert {name: send.attributes.get(name) for name in _OLD_SEND} == _OLD_SEND
     assert {name: process.attributes.get(name) for name in _OLD_PROCESS} == _OLD_PROCESS
@@ -339,7 +334,7 @@ def test_legacy_writes_the_old_names_alone_and_dup_writes_both(opt_in, tracing_w
 
 def test_batch_has_the_old_names_of_its_client(opt_in, tracing_with, exporter):
     opt_in("messaging/legacy")
-    messages = _message(partition=2, body_length=1), _message(partition=3, offset=8)
+    messages = incoming(partition=2, body_length=1), incoming(partition=3, offset=8)
     _process(tracing_with(), *messages, system="rocketmq")
     span = exporter.take("orders process")
     assert span.attributes["messaging.rocketmq.client_group"] == "billing"

@@ -10,12 +10,11 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.exporters.packing import has_record
-from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.settle import RecallHook, SettledOffset, SettleHook, TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.mailbox import SENDER, TRACEPARENT
+from tests.support.mailbox import SENDER, TRACEPARENT, incoming
 
 
 @pytest.fixture
@@ -28,10 +27,7 @@ def hook_with(tracing_with):
 
 
 def _messages(count, *, key=b"k", topic="orders", headers=(TRACEPARENT,)):
-    return [
-        IncomingMessage(topic=topic, partition=0, offset=n, key=key, headers=headers, body_length=3)
-        for n in range(count)
-    ]
+    return [incoming(*headers, topic=topic, offset=n, key=key, body_length=3) for n in range(count)]
 
 
 def _polled(hook, clock, messages, *, batch=False):

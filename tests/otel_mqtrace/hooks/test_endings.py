@@ -16,12 +16,12 @@ from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook, process
 from otel_mqtrace.hooks import guard
-from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, failure_of, when_collected
 from otel_mqtrace.hooks.process import Handling, sources
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import RecordingExporter
+from tests.support.mailbox import incoming
 from tests.support.programs import clean_environment, run_in_child, run_program
 from tests.support.source_tree import ROOT
 
@@ -33,13 +33,9 @@ class UnprintableError(Exception):
         raise ZeroDivisionError
 
 
-def _message(topic="t", *headers):
-    return IncomingMessage(topic=topic, partition=0, offset=1, headers=headers)
-
-
 def test_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter, sent):
     hook = ConsumeHook(tracing=tracing)
-    (call,) = hook.before([_message()])
+    (call,) = hook.before([incoming(topic="t")])
     hook.after(call, exception=UnprintableError())
     handled = exporter.take("process t")
     assert (handled.status.status_code, handled.status.description) == (StatusCode.ERROR, "UnprintableError")
@@ -69,7 +65,7 @@ async def test_failure_that_is_recorded_still_counts_as_never_retrieved():
 )
 def test_unknown_outcome_is_returnnull(tracing, exporter, outcome, code):
     hook = ConsumeHook(tracing=tracing)
-    first, second = (*hook.before([_message()]), *hook.before([_message()]))
+    first, second = (*hook.before([incoming(topic="t")]), *hook.before([incoming(topic="t")]))
     hook.after(first, code=outcome)
     handling = Handling(second.span)
     handling.outcome(outcome)
@@ -91,8 +87,8 @@ def test_answer_that_cannot_be_recorded_still_ends_the_span(sent, no_failures_ye
 
 def test_message_that_cannot_be_recorded_leaves_the_others_of_its_poll(tracing, exporter, no_failures_yet):
     hook = ConsumeHook(tracing=tracing)
-    torn = _message("torn", ("a header without a value",))
-    calls = hook.before([_message("before"), torn, _message("after")])
+    torn = incoming(("a header without a value",), topic="torn")
+    calls = hook.before([incoming(topic="before"), torn, incoming(topic="after")])
     assert [call.indexes for call in calls] == [(0,), (2,)]
     for call in calls:
         hook.after(call)
@@ -102,7 +98,7 @@ def test_message_that_cannot_be_recorded_leaves_the_others_of_its_poll(tracing, 
 def test_propagator_that_cannot_extract_leaves_no_span_open(tracing, propagating, no_failures_yet):
     propagating(Mock(TextMapPropagator, fields=frozenset(), **{"extract.side_effect": ZeroDivisionError}))
     consume = ConsumeHook(tracing=tracing)
-    for each in consume.before([_message("t", ("traceparent", b"x"))]):
+    for each in consume.before([incoming(("traceparent", b"x"))]):
         consume.after(each)
 
 
@@ -165,7 +161,7 @@ def test_what_a_signal_handler_raises_in_our_code_or_in_a_hook_reaches_the_appli
         SendHook(tracing=tracing).before("orders")
     exporter.take("send orders")
     with pytest.raises(TimeLimitError):
-        ConsumeHook(tracing=tracing).before([_message("orders")])
+        ConsumeHook(tracing=tracing).before([incoming()])
     exporter.take("process orders")
 
 

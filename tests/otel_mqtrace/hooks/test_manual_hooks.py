@@ -15,7 +15,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
 from otel_mqtrace.hooks import outcome
-from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.propagation import index_headers, pairs_of, replace_headers
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
@@ -24,7 +23,7 @@ from otel_mqtrace.records.message import header_text
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.consuming import in_thread
 from tests.support.landings import landed_bodies, records_of
-from tests.support.mailbox import SENDER, TRACEPARENT, Letter
+from tests.support.mailbox import SENDER, TRACEPARENT, Letter, incoming
 from tests.support.opentelemetry_release import needs_sdk
 from tests.support.source_tree import ROOT
 
@@ -36,7 +35,7 @@ def test_message_has_its_id_and_times_in_both_formats(tracing, clock, exporter):
     clock.advance(ms=12)
     send.after(call, partition=3, offset=42, store_host="node-2:9000")
     clock.advance(ms=5)
-    message = IncomingMessage(topic="orders", partition=3, offset=42, headers=call.headers, body_length=3)
+    message = incoming(*call.headers, partition=3, offset=42, body_length=3)
     (processing,) = consume.before([message])
     clock.advance(ms=7)
     consume.after(processing, code=ContextCode.FAILED)
@@ -61,7 +60,7 @@ def test_clock_that_steps_back_makes_a_cost_of_zero(tracing, clock, exporter):
 
 def test_messages_of_several_topics_have_a_span_each(tracing, exporter):
     hook = ConsumeHook(tracing=tracing)
-    calls = hook.before([IncomingMessage(topic=name, partition=0, offset=n) for n, name in enumerate("abab")])
+    calls = hook.before([incoming(topic=name, offset=n) for n, name in enumerate("abab")])
     assert [call.indexes for call in calls] == [(0, 2), (1, 3)]
     for call in calls:
         hook.after(call)
@@ -143,7 +142,7 @@ def test_first_server_is_split_into_host_and_port(servers, expected):
 def test_recorded_attributes_of_a_message_never_change(tracing, exporter):
     hook = ConsumeHook(tracing=tracing)
     headers, key = [("UNIQ_KEY", b"ID1")], bytearray(b"k1")
-    message = IncomingMessage(topic="t", partition=0, offset=1, key=key, headers=headers)
+    message = incoming(offset=1, key=key, headers=headers)
     handed = [message]
     (call,) = hook.before(handed)
     handed.clear()
@@ -154,18 +153,14 @@ def test_recorded_attributes_of_a_message_never_change(tracing, exporter):
     assert [attributes[name] for name in names] == ["ID1", 1, "k1"]
 
 
-def test_application_propagator_runs_on_the_consuming_thread(tracing, exporter, propagating):
+def test_application_propagator_runs_on_the_consuming_thread(processed, propagating):
     class Watching(CompositePropagator):
         def extract(self, *args, **kwargs):
             assert threading.current_thread() is threading.main_thread()
             return super().extract(*args, **kwargs)
 
     propagating(Watching([TraceContextTextMapPropagator()]))
-    hook = ConsumeHook(tracing=tracing)
-    messages = [IncomingMessage(topic="t", partition=0, offset=offset, headers=[TRACEPARENT]) for offset in (1, 2)]
-    for call in hook.before(messages, batch=True):
-        hook.after(call)
-    span = exporter.take()
+    span = processed(incoming(TRACEPARENT), incoming(TRACEPARENT, offset=8), batch=True)
     assert in_thread(lambda: [link.context.span_id for link in span.links]) == [SENDER] * 2
 
 

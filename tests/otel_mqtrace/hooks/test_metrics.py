@@ -13,11 +13,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from otel_mqtrace import ConsumeHook, SendHook, process
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.attributes import OPT_IN
-from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.model import ContextCode
-from tests.support.mailbox import Letter
+from tests.support.mailbox import Letter, incoming
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 OF_SEND = {
@@ -42,10 +41,6 @@ def _sender(tracing):
 
 def _consumer(tracing):
     return ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
-
-
-def _message(offset=1):
-    return IncomingMessage(topic="orders", partition=0, offset=offset)
 
 
 def test_sent_messages_counts_every_attempt_and_names_the_error(metered, points):
@@ -76,7 +71,7 @@ def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, clock, p
 def test_process_duration_is_reported_for_every_process_span(metered, clock, points):
     hook = _consumer(metered())
     for code in (ContextCode.SUCCESS, ContextCode.FAILED):
-        (call,) = hook.before([_message()])
+        (call,) = hook.before([incoming()])
         clock.advance(ms=200)
         hook.after(call, code=code)
     of_process = {**OF_CONSUMER, "messaging.operation.name": "process"}
@@ -89,7 +84,7 @@ def test_process_duration_is_reported_for_every_process_span(metered, clock, poi
 
 def test_poll_has_its_duration_and_counts_once_for_each_delivered_message(metered, clock, points):
     hook = _consumer(metered())
-    messages = [_message(n) for n in range(3)]
+    messages = [incoming(offset=n) for n in range(3)]
     start_ns = hook.now_ns()
     clock.advance(ms=70)
     hook.received(messages, start_ns=start_ns, batch=True)
@@ -127,7 +122,7 @@ def test_instrument_that_raises_costs_no_span(tracing_with, exporter, no_failure
     tracing = replace(tracing_with(), metrics=MessagingMetrics(Mock(Meter, **instruments)))
     sender, receiver = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
     sender.after(sender.before("orders"), partition=0, offset=1)
-    for call in receiver.before([_message()]):
+    for call in receiver.before([incoming()]):
         receiver.after(call)
     assert [span.name for span in exporter.take_all()] == ["send orders", "process orders"]
     tracing.metrics.record_pending()

@@ -16,20 +16,16 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from otel_mqtrace import ConsumeHook, SendHook, process
-from otel_mqtrace.hooks.consume import IncomingMessage, ProcessSpan
+from otel_mqtrace.hooks.consume import ProcessSpan
 from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import in_thread, let_others_run
-from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox
+from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox, incoming
 
 pytestmark = pytest.mark.usefixtures("mailbox")
 UNSAMPLED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
 HERE = 0xA
-
-
-def _message(*headers, offset=7):
-    return IncomingMessage(topic="orders", partition=0, offset=offset, headers=headers)
 
 
 def _hangs(span):
@@ -54,22 +50,22 @@ def test_parent_and_links_follow_the_option(tracing_with, exporter, process_cont
     for ambient, expected in ((nullcontext(), alone), (trace.use_span(AMBIENT), beside_a_span)):
         with ambient:
             recorded = hook.record("orders", (0, 7, None, 1, None), [TRACEPARENT], None) if as_record else None
-            hook.after(recorded or hook.before([_message(TRACEPARENT)])[0])
+            hook.after(recorded or hook.before([incoming(TRACEPARENT)])[0])
         assert _hangs(exporter.take("process orders")) == expected
 
 
 @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
 def test_several_senders_are_linked_and_an_untraced_message_has_the_current_span_as_parent(processed, process_context):
-    messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
+    messages = [incoming(TRACEPARENT, offset=n) for n in range(2)]
     assert _hangs(processed(*messages, batch=True, process_context=process_context)) == (None, [SENDER, SENDER])
     with trace.use_span(AMBIENT):
-        assert _hangs(processed(_message(), process_context=process_context)) == (HERE, [])
+        assert _hangs(processed(incoming(), process_context=process_context)) == (HERE, [])
 
 
 def test_baggage_without_a_span_is_no_parent(processed):
     token = context.attach(baggage.set_baggage("mine", "1"))
     try:
-        assert _hangs(processed(_message(TRACEPARENT))) == (SENDER, [SENDER])
+        assert _hangs(processed(incoming(TRACEPARENT))) == (SENDER, [SENDER])
     finally:
         context.detach(token)
 
@@ -82,7 +78,7 @@ class TestConsumeHook:
             span.set_attribute("tenant", "t1")
             calls.append((span.name, [message.offset for message in messages]))
 
-        messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
+        messages = [incoming(TRACEPARENT, offset=n) for n in range(2)]
         tracing = tracing_with({"consume_hook": hook}, receive_spans=True)
         ConsumeHook(tracing=tracing).received(messages, start_ns=0, batch=True)
         assert exporter.take("poll orders").attributes["tenant"] == "t1"
@@ -93,14 +89,14 @@ class TestConsumeHook:
         hooks = dict.fromkeys(("produce_hook", "consume_hook"), lambda *_: 1 / 0)
         tracing = tracing_with({**hooks, "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)}, receive_spans=True)
         consume, send = ConsumeHook(tracing=tracing), SendHook(tracing=tracing)
-        consume.received([_message(TRACEPARENT)], start_ns=0)
-        consume.after(consume.before([_message(TRACEPARENT)])[0])
+        consume.received([incoming(TRACEPARENT)], start_ns=0)
+        consume.after(consume.before([incoming(TRACEPARENT)])[0])
         send.after(send.before("orders"), partition=0, offset=1)
 
 
 def test_unrecorded_message_is_still_propagated(tracing_with):
     hook = ConsumeHook(tracing=tracing_with())
-    (call,) = hook.before([_message(UNSAMPLED, ("baggage", b"order=42"))])
+    (call,) = hook.before([incoming(UNSAMPLED, ("baggage", b"order=42"))])
     span_ctx = trace.get_current_span(call.otel_ctx).get_span_context()
     assert span_ctx.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
     assert not span_ctx.trace_flags.sampled
@@ -304,7 +300,7 @@ def test_taking_a_span_keeps_what_another_thread_adds_meanwhile(tracing):
 
 def test_finish_ends_what_another_thread_adds_meanwhile(tracing, exporter):
     hook = ConsumeHook(tracing=tracing)
-    first, late = (hook.before([IncomingMessage("letters", 0, offset)])[0] for offset in range(2))
+    first, late = (hook.before([incoming(topic="letters", offset=offset)])[0] for offset in range(2))
 
     class Shared(list):
         def pop(self, at):

@@ -41,7 +41,6 @@ from opentelemetry.trace import (
 from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.attributes import LegacyNames
-from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.sampling import (
     TracerState,
     is_never_recorded,
@@ -53,6 +52,7 @@ from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, trace_context_of
 from otel_mqtrace.testing import RecordingExporter
+from tests.support.mailbox import incoming
 from tests.support.opentelemetry_release import needs_sdk
 
 NO_SDK = (NoOpTracerProvider().get_tracer("x"), ProxyTracerProvider().get_tracer("x"))
@@ -330,7 +330,7 @@ def test_send_inside_a_trace_is_not_sampled_by_its_topic(sampling, exporter):
 def test_process_span_that_begins_a_trace_is_sampled_by_its_topic(sampling, exporter):
     hook = ConsumeHook(tracing=sampling({"orders": 0.0}))
     for topic in ("orders", "invoices"):
-        for call in hook.before([IncomingMessage(topic=topic, partition=0, offset=1)]):
+        for call in hook.before([incoming(topic=topic)]):
             hook.after(call)
     assert [span.name for span in exporter.take_all()] == ["process invoices"]
 
@@ -446,7 +446,7 @@ def test_late_provider_is_attached_before_the_first_send() -> None:
 
 def _beans_of_a_poll(tracing, exporter, count):
     hook = ConsumeHook(tracing=tracing)
-    for call in hook.before([IncomingMessage(topic="t", partition=0, offset=n) for n in range(count)], batch=True):
+    for call in hook.before([incoming(topic="t", offset=n) for n in range(count)], batch=True):
         hook.after(call)
     return [[bean.offset_msg_id for bean in trace_context_of(span).beans] for span in exporter.take_all()]
 

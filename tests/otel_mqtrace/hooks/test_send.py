@@ -19,7 +19,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
-from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
@@ -27,7 +26,7 @@ from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import decode_body, encode_context
-from tests.support.mailbox import SENDER, TRACEPARENT
+from tests.support.mailbox import SENDER, TRACEPARENT, incoming
 
 KEEP = {"creation_context": "keep"}
 SILENT = {"propagation": False}
@@ -78,17 +77,11 @@ def test_id_of_the_client_wins_over_the_header_and_is_written(sent):
     assert span.attributes["messaging.message.id"] == "mine"
 
 
-def test_empty_id_is_replaced_on_both_sides(tracing_with, exporter):
-    tracing = tracing_with()
-    hook = SendHook(tracing=tracing)
-    call = hook.before("orders", headers=[("UNIQ_KEY", b"")])
-    hook.after(call, partition=0, offset=1)
-    receiver = ConsumeHook(tracing=tracing)
-    for received in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1, headers=call.headers)]):
-        receiver.after(received)
-    sent = exporter.take("send orders").attributes["messaging.message.id"]
-    assert sent
-    assert exporter.take("process orders").attributes["messaging.message.id"] == sent
+def test_empty_id_is_replaced_on_both_sides(sent, processed):
+    call, span = sent({"partition": 0, "offset": 1}, headers=[("UNIQ_KEY", b"")])
+    msg_id = span.attributes["messaging.message.id"]
+    assert msg_id
+    assert processed(incoming(*call.headers)).attributes["messaging.message.id"] == msg_id
 
 
 def test_propagator_without_a_trace_header_makes_a_client_span(sent, propagating):
@@ -224,7 +217,7 @@ def test_topic_of_an_enum_is_recorded_by_its_value(sent):
 def test_suppressed_send_or_message_is_not_recorded(tracing):
     with suppress_instrumentation():
         assert SendHook(tracing=tracing).before("orders") is None
-        assert ConsumeHook(tracing=tracing).before([IncomingMessage("orders", 0, 1)]) == []
+        assert ConsumeHook(tracing=tracing).before([incoming()]) == []
 
 
 def test_only_included_topics_are_traced(sender):
@@ -313,7 +306,7 @@ def test_exception_of_a_hook_is_counted_and_logged_once(tracing_with, exporter, 
     consume = ConsumeHook(tracing=tracing)
     with caplog.at_level(logging.WARNING):
         for call in [_send(tracing) for _ in range(3)]:
-            consume.after(*consume.before([IncomingMessage("orders", 0, 1, headers=call.headers)]))
+            consume.after(*consume.before([incoming(*call.headers)]))
     assert [span.attributes["mqtrace.success"] for span in exporter.take_all("process orders")] == [True] * 3
     sends = exporter.take_all("send orders")
     assert len(sends) == 3
