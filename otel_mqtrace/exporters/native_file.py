@@ -40,19 +40,10 @@ class LandingDelivery(MessageDelivery):
             LandedMessage(source=self._source, arrival_ms=arrival_ms, keys=message.keys, body=message.value)
             for message in messages
         ]
-        if self._closed or not self._try(lambda: self._write(landed)):
+        if self._closed or not self._try(lambda: self._writer.write(landed)):
             return Undelivered(tuple(messages))
         self.idle()  # if that fails, the batch is written, and finished by the next attempt
         return Undelivered()
-
-    def _write(self, landed: Sequence[LandedMessage]) -> None:
-        removed = self._writer.drop_removed()
-        if removed:
-            line = (
-                "mqtrace: another program removed or moved a part of %s (trace messages in it: %d); a new part is begun"
-            )
-            _logger.warning(line, self._writer.landing, removed)
-        self._writer.write(landed)
 
     def idle(self) -> None:
         """Finish parts that have grown old or large."""
@@ -76,6 +67,10 @@ class LandingDelivery(MessageDelivery):
     def _try(self, act: Callable[[], object]) -> bool:
         try:
             with self._writing:
+                removed = self._writer.drop_removed()
+                if removed:
+                    line = "mqtrace: another program removed or moved a part of %s (trace messages in it: %d)"
+                    _logger.warning(line, self._writer.landing, removed)
                 act()
         except (MqTraceError, OSError) as error:
             self.failures.report(str(error))

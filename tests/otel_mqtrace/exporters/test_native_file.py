@@ -100,6 +100,16 @@ def test_records_after_the_removal_or_move_of_the_open_part_are_written(traced, 
     assert "trace messages in it: 1" in caplog.text
 
 
+def test_removal_of_the_open_part_is_logged_by_a_flush_without_new_records(traced, tmp_path, caplog):
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
+    trace(pub(1))
+    processor.run_once(now=10**18)
+    shutil.rmtree(tmp_path / "native")
+    assert processor.force_flush()
+    (line,) = caplog.messages
+    assert "trace messages in it: 1" in line
+
+
 def test_bad_spans_are_counted_by_reason_and_the_others_written(traced, tmp_path, caplog):
     exporter = NativeFileSpanExporter(directory=tmp_path, max_message_bytes=1000)
     processor, trace = traced(exporter)
