@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.forwarder.rocketmq_source import QUEUES_AT_ONCE, landed_message, partition_of
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import ALWAYS, Archive, ArrivalRange
-from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.client import MAX_FOUND, RemotingClient
 from otel_mqtrace.rocketmq.commands import Queue
 from otel_mqtrace.rocketmq.messages import BodyError, decompress_body
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
 
-_MOST_OF_INDEX: Final = 64
 _GROUP: Final = "mqtrace-query"  # a pull must name a group; nothing is ever committed to it
 _INDEX_ONLY: Final = (
     "only the brokers' index was searched, which lacks the single ids of a batch and keys that a client cut off; "
@@ -69,16 +68,14 @@ class BrokerArchive(Archive):
 
     def _by_index(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         self._remark(_INDEX_ONLY)
-        begin_ms, end_ms = self._arrivals.begin_ms, self._arrivals.end_ms
-        within = {} if begin_ms is None else {"begin_ms": begin_ms}
-        within |= {} if end_ms is None else {"end_ms": end_ms}
+        within = {"begin_ms": self._arrivals.begin_ms, "end_ms": self._arrivals.end_ms}
         for topic in self._topics:
             for text in sorted(texts):
-                found = list(self._client.find_by_key(topic, text, max_messages=_MOST_OF_INDEX, **within))
-                if len(found) >= _MOST_OF_INDEX:
+                found = list(self._client.find_by_key(topic, text, **within))
+                if len(found) >= MAX_FOUND:
                     self._remark(
                         f"the index of {topic} gave {len(found)} trace messages for {text}, and a broker returns "
-                        f"{_MOST_OF_INDEX} at most: there may be more; narrow --begin and --end, or --scan"
+                        f"{MAX_FOUND} at most: there may be more; narrow --begin and --end, or --scan"
                     )
                 yield from self._landed(found)
 

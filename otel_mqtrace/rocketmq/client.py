@@ -7,7 +7,7 @@ Facts from ``MQClientAPIImpl`` and the broker's processors of apache/rocketmq; t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +15,8 @@ from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
-from otel_mqtrace.rocketmq import commands
 from otel_mqtrace.rocketmq.commands import (
+    AUTO_CREATE_TOPIC,
     PULLED,
     STORED,
     SUCCEEDED,
@@ -100,8 +100,12 @@ def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
 
 
 _MAX_TIME_MS: Final = 0x7FFFFFFFFFFFFFFF
-_MAX_FOUND: Final = 64  # mqadmin's own limit
+MAX_FOUND: Final = 64
+"""What a broker gives from its index at most: mqadmin's own limit."""
 _NEW_QUEUES: Final = 4  # of a topic that is made by its first message
+_READ_WRITE: Final = 6
+_PULLED_AT_ONCE: Final = 32
+_SUSPEND, _SUBSCRIPTION = 2, 4  # bits of a pull's sysFlag; without the second a group would have to be online
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 _ROUTE_NS: Final = 30_000_000_000  # as long as Java's clients trust one
 _CONNECT_TIMEOUT_MS: Final = 3_000
@@ -172,22 +176,32 @@ class RemotingClient:
 
     def _route_of_new_topics(self, refusal: RefusedError, deadline: MonotonicNs | None) -> TopicRoute:
         try:
-            return self.route(commands.AUTO_CREATE_TOPIC, deadline=deadline)
+            return self.route(AUTO_CREATE_TOPIC, deadline=deadline)
         except RefusedError:
             raise refusal from None
 
     def forget_route(self, topic: str) -> None:
         """Discard the cached route, which proved outdated, and that of new topics."""
         self._routes.pop(topic, None)
-        self._routes.pop(commands.AUTO_CREATE_TOPIC, None)
+        self._routes.pop(AUTO_CREATE_TOPIC, None)
 
-    def create_topic(self, topic: str, *, queues: int = _NEW_QUEUES, deadline: MonotonicNs | None = None) -> None:
+    def create_topic(self, topic: str, *, deadline: MonotonicNs | None = None) -> None:
         """Make ``topic`` on every master. Brokers refuse names that are RocketMQ's own: those they make themselves.
 
         Raises:
             PeerError: a broker refused, or does not answer.
         """
-        command = commands.create_topic(topic, queues=queues)
+        command = make_command(
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            topic=topic,
+            defaultTopic=AUTO_CREATE_TOPIC,
+            readQueueNums=_NEW_QUEUES,
+            writeQueueNums=_NEW_QUEUES,
+            perm=_READ_WRITE,
+            topicFilterType="SINGLE_TAG",
+            topicSysFlag=0,
+            order=False,
+        )
         for master in self.masters(deadline):
             self.call(Request((master,), command, f"the creation of {topic}"), deadline)
         self.forget_route(topic)
@@ -247,9 +261,7 @@ class RemotingClient:
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
-    def pull(
-        self, offsets: Mapping[Queue, int], *, group: str, max_messages: int = 32, suspend_ms: int = 0
-    ) -> dict[Queue, Pulled]:
+    def pull(self, offsets: Mapping[Queue, int], *, group: str, suspend_ms: int = 0) -> dict[Queue, Pulled]:
         """Return the messages of each queue from its offset on, as many as its broker gives at once (mostly 32).
 
         All queues are pulled at the same time. With ``suspend_ms``, which must stay below the client's time-out, a
@@ -258,14 +270,23 @@ class RemotingClient:
         Raises:
             PeerError: a broker refused, or neither master nor slave answers.
         """
-        answers = self._of_queues(
-            list(offsets),
-            lambda queue: commands.pull(
-                queue, offsets[queue], group=group, max_messages=max_messages, suspend_ms=suspend_ms
-            ),
-            f"a pull for {group}",
-            accepted=PULLED,
-        )
+
+        def request(queue: Queue) -> Command:
+            return make_queue_command(
+                RequestCode.PULL_MESSAGE,
+                queue,
+                consumerGroup=group,
+                queueOffset=offsets[queue],
+                maxMsgNums=_PULLED_AT_ONCE,
+                sysFlag=_SUBSCRIPTION | (_SUSPEND if suspend_ms else 0),
+                commitOffset=0,
+                suspendTimeoutMillis=suspend_ms,
+                subscription="*",
+                subVersion=0,
+                expressionType="TAG",
+            )
+
+        answers = self._of_queues(list(offsets), request, f"a pull for {group}", accepted=PULLED)
         return {queue: _pulled(answer) for queue, answer in answers.items()}
 
     def send(
@@ -280,24 +301,20 @@ class RemotingClient:
         ]
 
     def find_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int = 0,
-        end_ms: int = _MAX_TIME_MS,
-        max_messages: int = _MAX_FOUND,
+        self, topic: str, key: str, *, begin_ms: int | None = None, end_ms: int | None = None
     ) -> Iterator[tuple[str, StoredMessage]]:
         """Yield broker and message of all in ``topic`` with ``key`` among their keys, or as their unique id.
 
         The query uses the index, as mqadmin does: it holds a message shortly after storing, and each broker returns at
-        most ``max_messages``. Messages that only share the key's hash are left out.
+        most ``MAX_FOUND``. Messages that only share the key's hash are left out.
 
         Raises:
             PeerError: a broker does not answer: the result would be incomplete.
         """
         route = self.route(topic)
-        command = commands.query(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages)
+        stored = {"beginTimestamp": begin_ms or 0, "endTimestamp": _MAX_TIME_MS if end_ms is None else end_ms}
+        fields = {"topic": topic, "key": key, "maxNum": MAX_FOUND, **stored, "_UNIQUE_KEY_QUERY": False}
+        command = make_command(RequestCode.QUERY_MESSAGE, **fields)
         for broker in sorted(route.addresses):
             request = Request(route.readers(broker), command, f"a query of {topic}", _FOUND_OR_NOT)
             answer = self.call(request)
@@ -333,18 +350,26 @@ class RemotingClient:
     def _sending(self, message: Outgoing, group: str, deadline: MonotonicNs | None) -> Request:
         queue = message.queue
         body, sys_flag = compress_body(message.body)
-        request = commands.send(
-            queue,
-            body,
-            encode_properties(message.properties),
-            group=group,
-            sys_flag=sys_flag,
-            born_ms=self._clock.wall_ns() // NS_PER_MS,
-        )
+        fields = {  # the one-letter names are those of SendMessageRequestHeaderV2
+            "a": group,
+            "b": queue.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": _NEW_QUEUES,
+            "e": queue.queue_id,
+            "f": sys_flag,
+            "g": self._clock.wall_ns() // NS_PER_MS,  # born
+            "h": 0,  # flag
+            "i": encode_properties(message.properties),
+            "j": 0,  # reconsumeTimes
+            "k": False,  # unitMode
+            "m": False,  # batch
+            "n": queue.broker,
+        }
+        request = replace(make_command(RequestCode.SEND_MESSAGE_V2, **fields), body=body)
         try:
             addresses = self.route(queue.topic, deadline=deadline).master(queue.broker)
         except PeerError:  # it is made by this very send
-            addresses = self.route(commands.AUTO_CREATE_TOPIC, deadline).master(queue.broker)
+            addresses = self.route(AUTO_CREATE_TOPIC, deadline).master(queue.broker)
         return Request(addresses, request, f"a message for {queue}", STORED)
 
     # -- servers -----------------------------------------------------------------------------------------------------

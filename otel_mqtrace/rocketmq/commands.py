@@ -1,4 +1,4 @@
-"""RocketMQ's remoting frames and the requests we send in them: codes, fields, signature. No I/O."""
+"""RocketMQ's remoting frames, their codes, their signature, and the answers of a name server. No I/O."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ def encode_command(command: Command) -> bytes:
 class FrameReader:
     """Cuts a stream of bytes into commands, however it arrives. After a :class:`ProtocolError` the stream is lost."""
 
-    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_frame_bytes = max_frame_bytes
+    def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Command]:
@@ -97,7 +96,7 @@ class FrameReader:
 
     def _length_at(self, start: int) -> int:
         length: int = _LENGTH.unpack_from(self._buffer, start)[0]
-        if not _LENGTH.size <= length <= self._max_frame_bytes:
+        if not _LENGTH.size <= length <= MAX_FRAME_BYTES:
             raise ProtocolError(f"a frame of {length} bytes is announced: this is not a RocketMQ remoting port")
         return length
 
@@ -146,9 +145,6 @@ def _field_texts(fields: object) -> dict[str, str]:
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The topic whose route stands for those that a broker with ``autoCreateTopicEnable`` makes at the first send."""
-_DEFAULT_QUEUES: Final = 4
-_READ_WRITE: Final = 6
-_SUSPEND, _SUBSCRIPTION = 2, 4  # bits of a pull's sysFlag; without the second a group would have to be online
 
 
 class RequestCode(IntEnum):
@@ -345,68 +341,7 @@ def _quoted(match: re.Match[str]) -> str:
     return match[0] if match[1] is None else f'"{match[1]}":'
 
 
-# -- requests with many fields ----------------------------------------------------------------------------------------
-def create_topic(topic: str, *, queues: int) -> Command:
-    """Create ``topic`` with that many queues on a master."""
-    return make_command(
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        topic=topic,
-        defaultTopic=AUTO_CREATE_TOPIC,
-        readQueueNums=queues,
-        writeQueueNums=queues,
-        perm=_READ_WRITE,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-    )
-
-
-def pull(queue: Queue, offset: int, *, group: str, max_messages: int, suspend_ms: int) -> Command:
-    """Request messages from ``offset`` on; with ``suspend_ms`` a broker waits that long for the first one."""
-    return make_queue_command(
-        RequestCode.PULL_MESSAGE,
-        queue,
-        consumerGroup=group,
-        queueOffset=offset,
-        maxMsgNums=max_messages,
-        sysFlag=_SUBSCRIPTION | (_SUSPEND if suspend_ms else 0),
-        commitOffset=0,
-        suspendTimeoutMillis=suspend_ms,
-        subscription="*",
-        subVersion=0,
-        expressionType="TAG",
-    )
-
-
-def send(  # noqa: PLR0913 - one parameter per field
-    queue: Queue, body: bytes, properties: str, *, group: str, sys_flag: int, born_ms: int
-) -> Command:
-    """Store a message; the one-letter names are ``SendMessageRequestHeaderV2``'s."""
-    fields: dict[str, object] = {
-        "a": group,
-        "b": queue.topic,
-        "c": AUTO_CREATE_TOPIC,
-        "d": _DEFAULT_QUEUES,
-        "e": queue.queue_id,
-        "f": sys_flag,
-        "g": born_ms,
-        "h": 0,  # flag
-        "i": properties,
-        "j": 0,  # reconsumeTimes
-        "k": False,  # unitMode
-        "m": False,  # batch
-        "n": queue.broker,
-    }
-    return replace(make_command(RequestCode.SEND_MESSAGE_V2, **fields), body=body)
-
-
-def query(topic: str, key: str, *, begin_ms: int, end_ms: int, max_messages: int) -> Command:
-    """Query the index for messages whose ``KEYS`` or ``UNIQ_KEY`` hold ``key``, stored between the two times."""
-    fields: dict[str, object] = {"topic": topic, "key": key, "maxNum": max_messages}
-    fields |= {"beginTimestamp": begin_ms, "endTimestamp": end_ms, "_UNIQUE_KEY_QUERY": False}
-    return make_command(RequestCode.QUERY_MESSAGE, **fields)
-
-
+# -- access control ---------------------------------------------------------------------------------------------------
 _ACCESS_KEY: Final = "AccessKey"
 _SIGNATURE: Final = "Signature"
 
