@@ -49,6 +49,7 @@ _EXPORTER_OPTIONS: Final = {
     "create_trace_topic": "create_trace_topic",
     "landing_dir": "directory",
     "spool_dir": "spool_dir",
+    "spool_bytes": "spool_bytes",
 }
 """Option of ``instrument()`` → keyword of an exporter that takes it; an exporter reads other settings itself."""
 _attaching: Final = ProcessLock()

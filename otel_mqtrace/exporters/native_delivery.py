@@ -18,7 +18,6 @@ from otel_mqtrace.exporters.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -338,18 +337,15 @@ class NativeExporter(SpanExporter):
         self._packer.after_fork()
 
 
-def with_spool(
-    delivery: MessageDelivery, settings: Settings, spool_dir: str | Path | None, **options: Any
-) -> MessageDelivery:
+def with_spool(delivery: MessageDelivery, settings: Settings, **options: Any) -> MessageDelivery:
     """Return ``delivery`` with a spool, if a directory is set; a spool that cannot be used is a warning.
 
     ``options`` are keywords of :class:`~otel_mqtrace.exporters.native_delivery.SpooledDelivery`.
     """
-    directory = spool_dir or settings.spool_dir
-    if directory is None:
+    if settings.spool_dir is None:
         return delivery
     try:
-        spool = Spool(directory, max_bytes=settings.spool_bytes)
+        spool = Spool(settings.spool_dir, max_bytes=settings.spool_bytes)
     except UsageError as error:
         _logger.warning("mqtrace: an outage of the trace broker will lose traces: %s", error)
         return delivery

@@ -349,6 +349,7 @@ class NativeKafkaSpanExporter(NativeExporter):
         create_trace_topic: Create the topic if it is missing; else ``MQTRACE_CREATE_TRACE_TOPIC``.
         export_timeout_millis: How long ``export`` waits for delivery reports by default.
         spool_dir: Where messages wait on disk while the broker does not answer; else ``MQTRACE_SPOOL_DIR``.
+        spool_bytes: Most bytes that wait there; else ``MQTRACE_SPOOL_BYTES``.
 
     The other arguments are those of :class:`~otel_mqtrace.exporters.native_delivery.NativeExporter`.
     ``export`` returns ``SUCCESS`` only when the broker has acknowledged, or the spool taken, all of the batch.
@@ -368,11 +369,13 @@ class NativeKafkaSpanExporter(NativeExporter):
         create_trace_topic: bool | None = None,
         export_timeout_millis: float = 30_000,
         spool_dir: str | Path | None = None,
+        spool_bytes: int | None = None,
         encode: Encode = encode_context,
         clock: Clock | None = None,
     ) -> None:
         given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
-        settings = Settings.from_env({**given, "create_trace_topic": create_trace_topic})
+        spool = {"spool_dir": spool_dir, "spool_bytes": spool_bytes}
+        settings = Settings.from_env({**given, **spool, "create_trace_topic": create_trace_topic})
         clock = clock or SystemClock()
         producer = TraceProducer(
             settings,
@@ -381,7 +384,7 @@ class NativeKafkaSpanExporter(NativeExporter):
             timeout_ms=export_timeout_millis,
             clock=clock,
         )
-        delivery = with_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
+        delivery = with_spool(producer, settings, timeout_ms=export_timeout_millis, clock=clock)
         if delivery is not producer:
             producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its answer must come while the spool waits
         super().__init__(

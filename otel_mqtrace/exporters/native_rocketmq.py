@@ -249,6 +249,7 @@ class NativeRocketMqSpanExporter(NativeExporter):
             topics only the brokers make: ``traceTopicEnable=true`` there.
         export_timeout_millis: How long ``export`` tries by default.
         spool_dir: Where messages wait on disk while no broker answers; else ``MQTRACE_SPOOL_DIR``. Not over ``CLOUD``.
+        spool_bytes: Most bytes that wait there; else ``MQTRACE_SPOOL_BYTES``.
 
     The other arguments are those of :class:`~otel_mqtrace.exporters.native_delivery.NativeExporter`.
     ``export`` returns ``SUCCESS`` only when a broker has acknowledged, or the spool taken, all of the batch.
@@ -270,20 +271,22 @@ class NativeRocketMqSpanExporter(NativeExporter):
         create_trace_topic: bool | None = None,
         export_timeout_millis: float = 30_000,
         spool_dir: str | Path | None = None,
+        spool_bytes: int | None = None,
         encode: Encode = encode_context,
         clock: Clock | None = None,
     ) -> None:
         connection = {"namesrv": namesrv, "rocketmq_access_key": access_key, "rocketmq_secret_key": secret_key}
         given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
-        settings = Settings.from_env({**connection, **given, "create_trace_topic": create_trace_topic})
+        spool = {"spool_dir": spool_dir, "spool_bytes": spool_bytes}
+        settings = Settings.from_env({**connection, **given, **spool, "create_trace_topic": create_trace_topic})
         clock = clock or SystemClock()
         channel = _channel(access_channel)
         delivery: MessageDelivery = RocketMqTraceProducer(
             settings, access_channel=channel, timeout_ms=export_timeout_millis, clock=clock
         )
         if channel is AccessChannel.LOCAL:
-            delivery = with_spool(delivery, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
-        elif spool_dir or settings.spool_dir:
+            delivery = with_spool(delivery, settings, timeout_ms=export_timeout_millis, clock=clock)
+        elif settings.spool_dir:
             _logger.warning(
                 "mqtrace: an outage of the trace broker will lose traces: a spool does not keep the region, which "
                 "names the topic over CLOUD"

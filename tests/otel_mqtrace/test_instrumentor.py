@@ -227,6 +227,16 @@ def test_refused_option_is_not_passed_to_the_exporter(instrumentor, caplog, monk
     provider.shutdown()
 
 
+def test_size_of_the_spool_is_an_option_too(instrumentor, caplog, monkeypatch, tmp_path):
+    monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "200")
+    provider = TracerProvider(shutdown_on_exit=False)
+    options = {"bootstrap_servers": "127.0.0.1:1", "spool_dir": tmp_path, "spool_bytes": 1}
+    instrumentor.instrument(tracer_provider=provider, exporters="mqtrace_native", **options)
+    provider.get_tracer("tests").start_span("process", attributes={"mqtrace.trace_type": "Sub"}).end()
+    instrumentor.processor.force_flush()
+    assert "it is full (1 bytes)" in caplog.text
+
+
 def test_exporter_with_a_wrong_variable_of_opentelemetry_is_refused_with_the_fix(instrumentor, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "5s")
     instrumentor.instrument(tracer_provider=TracerProvider(), exporters="mqtrace_otlp")
