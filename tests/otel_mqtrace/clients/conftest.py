@@ -105,16 +105,12 @@ def consuming(instrument, fill, consumer_of, topic):
 
 
 @pytest.fixture
-def stored(kafka):
+def stored(consumer_of):
     """Read a number of messages of a topic as they lie there, untraced."""
 
     def read(topic, count):
-        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"}
-        with suppress_instrumentation():
-            consumer = confluent_kafka.Consumer(conf)
-            consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        with suppress_instrumentation(), consumer_of(topic, group="reader") as consumer:
             messages = consumer.consume(count, 10)
-            consumer.close()
         assert len(messages) == count
         return messages
 

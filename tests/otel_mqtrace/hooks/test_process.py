@@ -412,14 +412,15 @@ class TestDecorated:
 
         assert handle("t") == "t"
 
-    @pytest.mark.parametrize("form", [lambda it: it.__call__, lambda it: it, lambda it: functools.partial(it.__call__)])
+    @pytest.mark.parametrize("form", ["method", "object", "partial"])
     def test_decorated_coroutine_function_stays_one_in_every_form(self, exporter, form):
         class Handler:
             async def __call__(self, letter):
                 await let_others_run()
                 return ContextCode.FAILED if _offset() == 7 else None
 
-        handle = process(form(Handler()))
+        forms = {"method": Handler().__call__, "object": Handler(), "partial": functools.partial(Handler().__call__)}
+        handle = process(forms[form])
         assert inspect.iscoroutinefunction(handle)
         assert asyncio.run(handle(Letter(7))) is ContextCode.FAILED
         assert _codes(exporter) == ["FAILED"]

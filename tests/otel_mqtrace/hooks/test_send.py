@@ -238,27 +238,12 @@ def test_send_to_the_trace_topic_is_warned_of_once(sender, caplog):
 
 
 # -- transactions --------------------------------------------------------------------------------------------------
-@pytest.fixture
-def transaction(tracing_with):
-    """A transaction without propagation, its hooks, and one message that was sent in it."""
+def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, exporter):
     tracing = tracing_with(propagation=False)
     hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     transaction.begin()
     call = hook.before("orders", transaction_id=transaction.transaction_id)
     transaction.joined(call)
-    return hook, transaction, call
-
-
-def test_transaction_without_propagation_ends_under_the_offset_as_id(transaction, exporter):
-    hook, transaction, call = transaction
-    hook.after(call, partition=0, offset=5)
-    transaction.ended(TransactionState.COMMIT_MESSAGE, start_ns=transaction.now_ns())
-    beans = [trace_context_of(exporter.take()).beans[0] for _ in range(2)]
-    assert [bean.msg_id for bean in beans] == ["orders-0@5", "orders-0@5"]
-
-
-def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(transaction, exporter):
-    hook, transaction, call = transaction
     transaction.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=transaction.now_ns())
     hook.after(call, error="_PURGE_QUEUE", partition=0, offset=5)
     end, send = (trace_context_of(exporter.take()).beans[0] for _ in range(2))
