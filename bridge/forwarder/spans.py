@@ -223,9 +223,9 @@ _IDS: Final = BoundedCache(_ids_of)
 """Message id (else all fields of the record) → trace id, and span id of its send, the others' parent."""
 
 
-def trace_id_of(msg_id: str) -> int:
-    """Return the trace that everything about the message belongs to."""
-    return int.from_bytes(_IDS[msg_id][0], "big")
+def trace_id_of(msg_id: str) -> str:
+    """Return the id, in hex, of the trace that everything about the message belongs to."""
+    return _IDS[msg_id][0].hex()
 
 
 MOST_SPANS: Final = 2_048

@@ -147,17 +147,12 @@ LINK_FIELDS: Final = ("trace_id", "msg_id", "topic")
 """The names a template may have in braces."""
 
 
-def trace_id_hex(msg_id: str) -> str:
-    """Return the trace id that ``mqtrace forward`` makes of the message id."""
-    return f"{trace_id_of(msg_id):032x}"
-
-
 def link_of(answer: Answer, story: MessageTimeline) -> str | None:
     """Return the address of the message's trace, every value quoted; ``None`` without a template or a value for it."""
     if answer.link_template is None:
         return None
     topic = story.topics[0] if story.topics else None
-    values = {"trace_id": trace_id_hex(story.msg_id), "msg_id": story.msg_id, "topic": topic}
+    values = {"trace_id": trace_id_of(story.msg_id), "msg_id": story.msg_id, "topic": topic}
     return fill_template(answer.link_template, values.__getitem__)
 
 
@@ -176,11 +171,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "searched": _plain_fields(answer.searched),
         "list": [_plain_fields(row) for story in reversed(answer.stories) for row in rows_of(story, answer.query)],
         "messages": [
-            {
-                **timeline_json(story),
-                "trace_id": trace_id_hex(story.msg_id),
-                "link": link_of(answer, story),
-            }
+            {**timeline_json(story), "trace_id": trace_id_of(story.msg_id), "link": link_of(answer, story)}
             for story in answer.stories
         ],
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from bridge.forwarder.spans import trace_id_of
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, open_templates, style_sheet
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, visible
-from bridge.query.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_id_hex
+from bridge.query.details import UNKNOWN_GROUP, about, details_of, link_of, places_of
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import rows_of
 from bridge.query.terminal import describe_attempts, describe_search
@@ -111,19 +112,12 @@ def _title(answer: Answer) -> str:
     return plural(len(answer.stories), "message") if answer.stories else "Nothing found"
 
 
-def _since(event: Event, begin_ms: int | None) -> int | None:
-    return None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
-
-
 _FILTERS: Final = {"duration": duration, "offset": offset, "plural": plural, "utc": utc, "visible": visible}
 _FUNCTIONS: Final = {
-    "since": _since,
-    **{
-        each.__name__: each
-        for each in (
-            *(about, describe_attempts, describe_search, details_of, dot, events, findings, first_ms),
-            *(in_one_sentence, legend, link_of, places_of, rows_of, swimlane, trace_id_hex),
-        )
-    },
+    each.__name__: each
+    for each in (
+        *(about, describe_attempts, describe_search, details_of, dot, events, findings, first_ms),
+        *(in_one_sentence, legend, link_of, places_of, rows_of, swimlane, trace_id_of),
+    )
 }
 """What the template calls."""

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from bridge.forwarder.spans import trace_id_of
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, utc_time, visible
-from bridge.query.details import about, details_of, link_of, places_of, trace_id_hex
+from bridge.query.details import about, details_of, link_of, places_of
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import ALWAYS, CONSUMER, PRODUCER, rows_of
 from bridge.query.timeline import OUTCOME_TONES, Tone, events, first_ms
@@ -111,7 +112,7 @@ def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
     head = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
         Text("   ".join(f"{name} {visible(value)}" for name, value in about(story))),
-        Text(f"trace id of mqtrace forward {trace_id_hex(story.msg_id)}"),
+        Text(f"trace id of mqtrace forward {trace_id_of(story.msg_id)}"),
         *([Text(link)] if (link := link_of(answer, story)) else []),
         Text(in_one_sentence(story), style="bold"),
     ]
@@ -152,10 +153,9 @@ def _timeline(timeline: tuple[Event, ...], *, width: int) -> Table:
 
 
 def _cells(event: Event, begin_ms: int | None) -> dict[str, Text]:
-    since = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
     host = event.store_host or event.client_host
     return {
-        "after": Text(f"{'' if event.begin_known else '≈ '}{offset(since)}"),
+        "after": Text(f"{'' if event.begin_known else '≈ '}{offset(event.since(begin_ms))}"),
         "what": Text(event.name),
         "group": Text(visible(event.group) if event.group else ABSENT),
         "took": Text(duration(event.took_ms)),

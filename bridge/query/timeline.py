@@ -169,7 +169,10 @@ def text_or_none(text: str | None) -> str | None:
 
 
 def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupTimeline, ...]:
-    """Return every group that consumed, in the order of their first deliveries, each with all of its attempts."""
+    """Return every group that consumed, in the order of their first deliveries, each with all of its attempts.
+
+    The begins among ``halves`` are in order of time, and so are the ends.
+    """
     by_request: dict[str | None, list[Sighting]] = {}
     for half in halves:
         by_request.setdefault(text_or_none(half.trace_ctx.request_id), []).append(half)
@@ -186,8 +189,8 @@ def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupTimeline, ...]:
 
 def _pairs(halves: Sequence[Sighting], *, joined: bool) -> list[tuple[Sighting | None, Sighting | None]]:
     """Return (begin, end) pairs; without a request id every half stands alone."""
-    befores = sorted((half for half in halves if half.trace_ctx.trace_type is TraceType.SUB_BEFORE), key=_time_order)
-    afters = sorted((half for half in halves if half.trace_ctx.trace_type is TraceType.SUB_AFTER), key=_time_order)
+    befores = [half for half in halves if half.trace_ctx.trace_type is TraceType.SUB_BEFORE]
+    afters = [half for half in halves if half.trace_ctx.trace_type is TraceType.SUB_AFTER]
     pairs: list[tuple[Sighting | None, Sighting | None]] = []
     for before in befores:
         after = next((one for one in afters if joined and _fit(before, one)), None)
@@ -203,7 +206,7 @@ def _fit(before: Sighting, after: Sighting) -> bool:
 
 
 def _first(texts: Iterable[str | None]) -> str | None:
-    return next((text for text in map(text_or_none, texts) if text is not None), None)
+    return next(iter(_different(texts)), None)
 
 
 def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
@@ -231,16 +234,14 @@ def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
     )
 
 
-def _time_order(half: Sighting) -> tuple[float, str]:
-    stamp_ms = half.trace_ctx.timestamp_ms
-    return (math.inf if stamp_ms is None else stamp_ms, repr(half.trace_ctx))
-
-
 def _consume_order(consume: Consume) -> tuple[float, float, float, str]:
-    def last(value: int | None) -> float:
-        return math.inf if value is None else value
+    begin, end = _or_last(consume.from_ms), _or_last(consume.end_ms)
+    return begin, _or_last(consume.retry_times), end, repr(consume.evidence[0].trace_ctx)
 
-    return (last(consume.from_ms), last(consume.retry_times), last(consume.end_ms), repr(consume.evidence[0].trace_ctx))
+
+def _or_last(value: int | None) -> float:
+    """Return a value to sort by: behind all others where it is not known."""
+    return math.inf if value is None else value
 
 
 _ENDED = {True: Outcome.SUCCESS, False: Outcome.FAILED, None: Outcome.UNKNOWN}
@@ -322,8 +323,7 @@ def _different(texts: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _order(sighting: Sighting) -> tuple[float, str]:
-    stamp_ms = started_ms(sighting.trace_ctx, sighting.dialect)
-    return (math.inf if stamp_ms is None else stamp_ms, repr(sighting.trace_ctx))
+    return _or_last(started_ms(sighting.trace_ctx, sighting.dialect)), repr(sighting.trace_ctx)
 
 
 class Kind(str, Enum):
@@ -366,6 +366,10 @@ class Event:
     client_host: str | None = None
     begin_known: bool = True
 
+    def since(self, begin_ms: int | None) -> int | None:
+        """Return how many milliseconds after ``begin_ms`` it began."""
+        return None if self.from_ms is None or begin_ms is None else self.from_ms - begin_ms
+
 
 OUTCOME_TONES = {
     Outcome.SUCCESS: Tone.GOOD,
@@ -392,8 +396,7 @@ def events(story: MessageTimeline) -> tuple[Event, ...]:
     rank = {kind: number for number, kind in enumerate(Kind)}
 
     def order(event: Event) -> tuple[float, int, str, int]:
-        start = math.inf if event.from_ms is None else event.from_ms
-        return (start, rank[event.kind], event.group or "", event.attempt or 0)
+        return (_or_last(event.from_ms), rank[event.kind], event.group or "", event.attempt or 0)
 
     return tuple(sorted(_events(story), key=order))
 

@@ -94,7 +94,7 @@ def test_message_has_its_trace_id_and_link(landing, capsysbinary):
     template = "https://jaeger.example/trace/{trace_id}"
     _, out, _ = _query(capsysbinary, landing, "--msg-id", ID, "--link-template", template, "--json")
     (message,) = json.loads(out)["messages"]
-    assert message["trace_id"] == f"{trace_id_of(ID):032x}"
+    assert message["trace_id"] == trace_id_of(ID)
     assert message["link"] == f"https://jaeger.example/trace/{message['trace_id']}"
     _, out, _ = _query(capsysbinary, landing, "--msg-id", ID)
     assert f"trace id of mqtrace forward {message['trace_id']}" in out
@@ -189,7 +189,7 @@ def test_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
     assert "Sent once" in out
     shown = Page(file.read_text(encoding="utf-8")).text
     assert ID in shown
-    assert f"trace id of mqtrace forward {trace_id_of(ID):032x}" in shown
+    assert f"trace id of mqtrace forward {trace_id_of(ID)}" in shown
 
 
 def test_page_replaces_no_file_that_is_searched(landing, mqtrace):
