@@ -34,7 +34,6 @@ class OtlpReceiver:
         self.spans: dict[tuple[bytes, bytes], list[tuple[str, bytes]]] = defaultdict(list)
         self.requests = 0
         self.paths: list[str] = []
-        self.request_bytes: list[int] = []
         self.status = _OK
         self.location: str | None = None
         self.content_type: str | None = "application/x-protobuf"
@@ -86,7 +85,6 @@ class OtlpReceiver:
                     receiver.requests += 1
                     number = receiver.requests
                     receiver.paths.append(self.path)
-                    receiver.request_bytes.append(len(body))
                 if receiver._notify(number, "before"):
                     return
                 if receiver.status == _OK:

@@ -38,7 +38,6 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
     def __init__(self):
         self.sent, self.acked, self.postponed, self.ended = [], [], [], []
         self.refuse, self.refuse_receives = deque(), deque()
-        self.unknown_topics = set()
         self.fifo = False
         self._waiting = defaultdict(deque)
         self._invisible = defaultdict(dict)
@@ -85,8 +84,6 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
 
     # -- the service ------------------------------------------------------------------------------------------------
     def QueryRoute(self, request, context):
-        if request.topic.name in self.unknown_topics:
-            return service_pb2.QueryRouteResponse(status=_status(Code.TOPIC_NOT_FOUND))
         return service_pb2.QueryRouteResponse(status=_status(), message_queues=[self._queue(request.topic)])
 
     def QueryAssignment(self, request, context):
