@@ -311,22 +311,20 @@ def _copies(parts: list[list[dict[str, Any]]]) -> str | None:
 
 
 # -- What explains a one-sided key when nothing of its own message does
-ENOUGH = 10  # keys of a service or a process before its silence means anything
+ENOUGH = 10  # keys of a service or a process before its silence means anything; of a topic or group one is enough
 SEVERAL = 2  # keys before a process is one
 JITTER_MS = 20
+SHUTDOWN_MS = 5_000
 ID_DIGITS, OWN_DIGITS = 32, 12
 OTHER = {"NATIVE_ONLY": "otlp", "OTLP_ONLY": "native"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerated:
-    """What the policy says of it; milliseconds."""
+    """Milliseconds: up to when everything must have arrived, and where the input of each side begins."""
 
     horizon_ms: int | None
-    first_ms: dict[str, int | None]  # of each side's input
-    late_after_ms: int = 60_000
-    shutdown_window_ms: int = 5_000
-    silent_minimum: int = 1
+    first_ms: dict[str, int | None]
 
 
 def explain(run: list[Judged], tolerated: Tolerated) -> None:
@@ -339,17 +337,16 @@ def explain(run: list[Judged], tolerated: Tolerated) -> None:
         key.reason = word
 
 
-def _silent(key: Judged, run: list[Judged], _open: list[Judged], tolerated: Tolerated) -> bool:
+def _silent(key: Judged, run: list[Judged], _open: list[Judged], _tolerated: Tolerated) -> bool:
     own, other = _sides(key)
     if key.kind not in {"publish", "consume"} or not any(_name(one) and one.side(other) for one in _alike(key, run)):
         return False
     instance = _service if own == "otlp" else _process
-    finer = max(ENOUGH, tolerated.silent_minimum)
     same_name = [one for one in _alike(key, run) if _name(one) == _name(key)]
     asked = [
-        (same_name, _name(key), tolerated.silent_minimum),
-        ([one for one in same_name if _service(one) == _service(key)], _service(key) and _name(key), finer),
-        ([one for one in run if instance(one) == instance(key)], instance(key), finer),
+        (same_name, _name(key), 1),
+        ([one for one in same_name if _service(one) == _service(key)], _service(key) and _name(key), ENOUGH),
+        ([one for one in run if instance(one) == instance(key)], instance(key), ENOUGH),
     ]
     return any(
         known and not any(one.side(other) for one in rows) and sum(bool(one.side(own)) for one in rows) >= minimum
@@ -374,14 +371,14 @@ def _at_an_end(key: Judged, run: list[Judged], _open: list[Judged], tolerated: T
     if ends[other]:
         nothing_later = over_ms + JITTER_MS >= max(ends[other])
     else:
-        nothing_later = last_ms - min(one.event_ms for one in rows) <= tolerated.shutdown_window_ms
-    return last_ms < tolerated.horizon_ms and last_ms - over_ms <= tolerated.shutdown_window_ms and nothing_later
+        nothing_later = last_ms - min(one.event_ms for one in rows) <= SHUTDOWN_MS
+    return last_ms < tolerated.horizon_ms and last_ms - over_ms <= SHUTDOWN_MS and nothing_later
 
 
 def _before_the_input(key: Judged, _run: list[Judged], _open: list[Judged], tolerated: Tolerated) -> bool:
     own, other = _sides(key)
     first_ms = tolerated.first_ms[other]
-    return first_ms is not None and _over(key, own) < first_ms - tolerated.late_after_ms
+    return first_ms is not None and _over(key, own) < first_ms - LATE_MS
 
 
 def _without_id(key: Judged, _run: list[Judged], open_keys: list[Judged], _tolerated: Tolerated) -> bool:

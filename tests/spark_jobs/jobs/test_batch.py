@@ -40,7 +40,7 @@ from tests.support.trace_stories import body_of
 DUAL = Path(__file__).parents[2] / "vectors" / "dual"
 
 
-def options(folder: str, out: Path, writer: str, *, spans: str = "otlp.jsonl", **others) -> ReconcileOptions:
+def options(folder: str | Path, out: Path, writer: str, *, spans: str = "otlp.jsonl", **others) -> ReconcileOptions:
     native, otlp = str(DUAL / folder / "native.jsonl"), str(DUAL / folder / spans)
     chosen = {"profile": "java-agent", "native_writer": writer, "grace_ms": 0, "engine": "local", **others}
     return ReconcileOptions(native=(native,), otlp=(otlp,), out=out, **chosen)
@@ -75,8 +75,7 @@ def test_complete_data_has_nothing_pending(tmp_path):
 @pytest.mark.usefixtures("interruptible")
 def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
     """Before the reports those of the last run stay; once they are being written it waits for all of them."""
-    native = str(DUAL / "app-4.9.8-dup" / "native.jsonl")
-    given = ReconcileOptions(native=(native,), otlp=(native.replace("native", "otlp"),), out=tmp_path, engine="local")
+    given = options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", grace_ms=None)
     run(given)
     before = read_verdicts(tmp_path)
 
@@ -234,17 +233,9 @@ def test_span_that_knows_only_its_kafka_position_and_the_record_of_its_message_a
         "messaging.kafka.offset": 7,
     }
     sent = pub(START_MS, topic="orders", offset_msg_id="orders-0@7")
-    native = write_landing(tmp_path / "native.jsonl", body_of(sent))
+    write_landing(tmp_path / "native.jsonl", body_of(sent))
     (tmp_path / "otlp.jsonl").write_text(line(resource("shop", span(1, PRODUCER, START_MS, 4, attributes))))
-    how = ReconcileOptions(
-        native=(str(native),),
-        otlp=(str(tmp_path / "otlp.jsonl"),),
-        out=tmp_path / "out",
-        profile="java-agent",
-        native_writer="mqtrace",
-        grace_ms=0,
-        engine="local",
-    )
+    how = options(tmp_path, tmp_path / "out", "mqtrace")
     run(how)
     (row,) = read_verdicts(how.out)
     assert row["msg_id"] == sent.beans[0].msg_id

@@ -40,18 +40,6 @@ def test_task_has_a_file_of_its_own_and_earlier_files_are_removed(tmp_path, monk
     assert (cut.records_read, cut.exploded, cut.trace_topics) == (once.records_read, once.exploded, once.trace_topics)
 
 
-def test_joined_lines_have_the_same_positions_in_a_file_that_is_cut(tmp_path, monkeypatch):
-    lines, path = NATIVE.read_bytes().splitlines(), tmp_path / "joined.jsonl"
-    path.write_bytes(b"\n".join(b"".join(lines[at : at + 3]) for at in range(0, len(lines), 3)))
-    rows = rows_in(native_side(tmp_path, path).files)
-    monkeypatch.setattr(splits, "UNCUT_BYTES", 0)
-    monkeypatch.setattr(splits, "_LEAST_TASK_BYTES", 10_000)
-    cut = rows_in(native_side(tmp_path, path).files)
-    assert {row["line"] for row in cut} == {None}
-    unplaced = [sorted(repr({**row, "line": None}) for row in some) for some in (rows, cut)]
-    assert unplaced[0] == unplaced[1]
-
-
 def test_counts_of_both_sides_balance_and_name_the_end_of_the_data(tmp_path):
     native, spans = native_side(tmp_path, NATIVE), otlp_side(tmp_path, SPANS)
     for side in (native, spans):

@@ -155,8 +155,9 @@ def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 def test_last_line_of_several_objects_is_whole(tmp_path, start):
     path = tmp_path / "x.jsonl"
-    path.write_bytes(start + json.dumps(LINE).encode() * 2)
-    assert [row["body"] for row in bodies_in(path)] == [b"a", b"a"]
+    path.write_bytes(start + json.dumps(LINE).encode() * 3)
+    read = [(row["body"], row["is_joined"]) for row in bodies_in(path)]
+    assert read == [(b"a", False), (b"a", True), (b"a", True)]
     assert planned(path).truncated_tails == 0
 
 
