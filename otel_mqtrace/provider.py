@@ -21,6 +21,7 @@ from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 from otel_mqtrace._errors import MqTraceError, SubinterpreterError, reraise_from_signal_handler
 from otel_mqtrace._workers import ProcessLock, process_generation
 from otel_mqtrace.client_properties import without_password
+from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.settings import processor_options
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from otel_mqtrace.config import Settings
 
 _log: Final = logging.getLogger(__name__)
 EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
@@ -164,6 +164,8 @@ class ProviderBinding:
         present = [each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)]
         ours = next((each for each in present if each in _holders), None)
         if ours is not None:
+            known = {name for holder in _holders[ours] for name in holder.refused_exporters}
+            self._refuse_unshared([lane.exporter for each in present for lane in each.lanes], known)
             _holders[ours].append(self)
             self.processor = ours
             return
@@ -230,6 +232,21 @@ class ProviderBinding:
             exporter = self._build(name, factory)
             missing += [] if exporter is None else [exporter]
         return missing
+
+    def _refuse_unshared(self, there: list[SpanExporter], known: set[str]) -> None:
+        """Refuse exporters, but for the default, that are not among those of the processors ``there``.
+
+        ``known`` are names that another instrumentor refused.
+        """
+        names = self._settings.exporters if self._settings.exporters != Settings().exporters else ()
+        missing = [name for name in names if all(type(each) is not self._factories.get(name) for each in there)]
+        missing += [type(each).__name__ for each in self._ready if all(each is not other for other in there)]
+        for name in {without_password(each): None for each in missing if each not in known}:
+            self._refuse(
+                name,
+                f"the exporter {name!r} is not added: the processor of the first instrumentor is shared; "
+                "name all exporters in its instrument(), or in MQTRACE_EXPORTERS",
+            )
 
     def _factory_of(self, name: str) -> Callable[..., SpanExporter] | None:
         """Return the factory of an exporter by its name; one that could not be loaded is one warning."""

@@ -202,6 +202,19 @@ def test_exporter_given_twice_is_added_once(instrumentor):
     assert len(instrumentor.processor.lanes) == 1
 
 
+def test_exporter_of_a_second_instrumentor_alone_is_refused_with_the_fix(instrumentor, caplog, tmp_path):
+    provider = TracerProvider(shutdown_on_exit=False)
+    options = {"tracer_provider": provider, "landing_dir": tmp_path}
+    instrumentor.instrument(exporters="mqtrace_native_file,nowhere", **options)
+    second = AioKafkaInstrumentor()
+    for exporters, refused in (None, []), ("mqtrace_native_file,nowhere", []), ("console", ["console"]):
+        second.instrument(exporters=exporters, **options)
+        assert second.processor is instrumentor.processor
+        assert list(second.refused_exporters) == refused
+        second.uninstrument()
+    assert "'console' is not added: the processor of the first instrumentor is shared" in caplog.text
+
+
 def test_exporter_of_the_sdk_beside_ours_is_one_warning(instrumentor, caplog, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console, mqtrace_native_file")
     for exporter, warnings in (RecordingExporter(), 0), (NativeFileSpanExporter(directory=tmp_path), 1):
