@@ -17,10 +17,10 @@ from rich.table import Table
 
 from bridge.demo.shop import BILLING, CONSUME, PUBLISH, TRANSACTION_END, Event, OrderKind, draw, event_of, events_of
 from otel_mqtrace import semconv
-from otel_mqtrace.model import AccessChannel, ContextCode, TraceType
+from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import encode_context
-from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, FIELD_SEPARATOR, FIELDS, FieldKind, form_for
+from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -152,27 +152,15 @@ _NO_NUMBER: Final = b"damaged"
 _CUT_CHARACTERS: Final = 4  # closing brackets: no JSON any more, every id still legible
 
 
-class FaultyEncoder:
-    """The native encoder with the plan's faults, as the argument ``encode`` of ``NativeKafkaSpanExporter``."""
-
-    def __init__(self, plan: FaultPlan) -> None:
-        self._plan = plan
-
-    def __call__(
-        self,
-        trace_ctx: TraceContext,
-        dialect: str = DEFAULT_DIALECT,
-        *,
-        access_channel: AccessChannel = AccessChannel.LOCAL,
-    ) -> EncodedContext:
-        """Encode as ``encode_context`` does; the body is empty, doubled, damaged or altered as planned."""
-        fault = _find_fault(self._plan, trace_ctx)
-        if fault is not None and fault.kind is FaultKind.ALTERED_NATIVE:
-            trace_ctx = _alter_context(trace_ctx, fault)
-        encoded = encode_context(trace_ctx, dialect, access_channel=access_channel)
-        if fault is None or fault.kind not in _BODIES:
-            return encoded
-        return replace(encoded, body=_BODIES[fault.kind](encoded.body, trace_ctx.trace_type))
+def encode_with_faults(plan: FaultPlan, trace_ctx: TraceContext, dialect: str) -> EncodedContext:
+    """Encode as ``encode_context`` does; the body is empty, doubled, damaged or altered as planned."""
+    fault = _find_fault(plan, trace_ctx)
+    if fault is not None and fault.kind is FaultKind.ALTERED_NATIVE:
+        trace_ctx = _alter_context(trace_ctx, fault)
+    encoded = encode_context(trace_ctx, dialect)
+    if fault is None or fault.kind not in _BODIES:
+        return encoded
+    return replace(encoded, body=_BODIES[fault.kind](encoded.body, trace_ctx.trace_type))
 
 
 def _find_fault(plan: FaultPlan, trace_ctx: TraceContext | None) -> Fault | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from pyarrow import dataset
 
-from bridge.demo.faults import COLUMNS, FaultKind, FaultyEncoder, FaultySpanExporter, compare, plan_faults
+from bridge.demo.faults import COLUMNS, FaultKind, FaultySpanExporter, compare, encode_with_faults, plan_faults
 from bridge.demo.shop import (
     BILLING,
     CONSUME,
@@ -43,6 +44,7 @@ from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.landing import LandingWriter
 from otel_mqtrace.spans.queue import lost
 from otel_mqtrace.testing.embedded import EmbeddedKafka
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -192,7 +194,10 @@ def _instrument(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Itera
     """Trace the block into both exporters, each with the plan's faults; raise if a lane lost a span of its own."""
     processor = MqTraceSpanProcessor(
         NativeKafkaSpanExporter(
-            bootstrap_servers=bootstrap_servers, trace_topic=TRACE_TOPIC, dialect="5.5.0", encode=FaultyEncoder(plan)
+            bootstrap_servers=bootstrap_servers,
+            trace_topic=TRACE_TOPIC,
+            dialect=DEFAULT_DIALECT,
+            encode=partial(encode_with_faults, plan),
         ),
         FaultySpanExporter(otlp, plan),
         max_queue_size=2048,

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from bridge.forwarder.pairing import Place
-    from bridge.forwarder.store_landing import StoreLanding
+    from bridge.forwarder.store_landing import Landing
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.native_delivery import MessageDelivery
     from otel_mqtrace.exporters.packing import TraceMessage
-    from otel_mqtrace.landing import LandingWriter
     from otel_mqtrace.model import TraceContext
 
 
@@ -239,7 +238,7 @@ class LandingSink:
     A message arrived when its spans did: a landing made today from old files is not late.
     """
 
-    def __init__(self, writer: LandingWriter | StoreLanding) -> None:
+    def __init__(self, writer: Landing) -> None:
         self._writer = writer
         self._topic = Settings.from_env({}).trace_topic
 

@@ -75,6 +75,32 @@ class _Entry:
     pending: dict[int, list[int]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _State:
+    """What this process has seen of one partition.
+
+    ``resumed`` is what an earlier process left, until its messages were read again. ``first`` is the first message
+    since the last commit, of a file the first; ``held`` the first one that was held at that commit.
+    """
+
+    resumed: _Entry | None
+    next_offset: int = 0
+    first: _Message | None = None
+    held: _Message | None = None
+
+    def as_entry(self, held: _Entry | None) -> _Entry:
+        """Return what is written down, with the records that are ``held``."""
+        begins = {each for each in (self.first, self.held) if each is not None}
+        entry = _Entry(self.next_offset, begins)
+        if held is not None:
+            entry.begins.add(min(held.begins))
+            entry.pending |= held.pending
+        if self.resumed is not None:  # in the middle of what an earlier process had settled
+            entry.next_offset = max(entry.next_offset, self.resumed.next_offset)
+            entry.pending |= self.resumed.pending
+        return entry
+
+
 class ResumeFile:
     """Remembers in ``file`` (``None``: not beyond this process) which records are settled although uncommitted.
 
@@ -84,34 +110,31 @@ class ResumeFile:
 
     def __init__(self, file: AnyPath | None = None) -> None:
         self._file = file
-        # what an earlier process left, until its messages were read again
+        # what an earlier process left of partitions of which this one has seen nothing
         self._resumed: dict[_Partition, _Entry] = (
             file and read_memory(file, _entries_of, hint="remove it to go on by offsets alone")
         ) or {}
         self._written: dict[_Partition, _Entry] | None = None
-        self._started: set[_Partition] = set()  # partitions of which this process has seen a message
-        self._first: dict[_Partition, _Message] = {}  # the first message since the last commit; of a file the first
-        self._next: dict[_Partition, int] = {}
-        self._held: dict[_Partition, _Message] = {}  # the first message that was held at the last commit
+        self._states: dict[_Partition, _State] = {}
 
     def remaining_records(self, message: LandedMessage) -> Container[int] | None:
         """Return the indexes of the records of ``message`` that are still to be taken: ``None`` stands for all."""
-        offset, stored_ms = message.offset, message.arrival_ms
+        offset, partition = message.offset, (message.source, message.partition)
         if offset is None:
             return None
-        partition = (message.source, message.partition)
-        if partition not in self._started:
-            self._started.add(partition)
-            begun = self._resumed.get(partition)
-            if begun is not None and (offset, stored_ms) not in begun.begins:  # it begins where it may not begin again
-                del self._resumed[partition]
-        self._first.setdefault(partition, (offset, stored_ms))
-        self._next[partition] = max(offset + 1, self._next.get(partition, 0))
-        entry = self._resumed.get(partition)
-        if entry is None or offset >= entry.next_offset:
-            self._resumed.pop(partition, None)
+        place = (offset, message.arrival_ms)
+        state = self._states.get(partition)
+        if state is None:
+            left = self._resumed.pop(partition, None)
+            if left is not None:  # emptied as its messages are read again, if it begins where it may
+                left = replace(left, pending=dict(left.pending)) if place in left.begins else None
+            state = self._states[partition] = _State(left)
+        state.first = state.first or place
+        state.next_offset = max(offset + 1, state.next_offset)
+        if state.resumed is None or offset >= state.resumed.next_offset:
+            state.resumed = None
             return None
-        return entry.pending.pop(offset, ())
+        return state.resumed.pending.pop(offset, ())
 
     def remember(self, waiting: Iterable[Record]) -> None:
         """Write down what is settled once everything taken, but for ``waiting``, is delivered; then one may commit.
@@ -127,13 +150,10 @@ class ResumeFile:
                 entry = held.setdefault((place.source, place.partition), _Entry(0))
                 entry.pending.setdefault(place.offset, []).append(index)
                 entry.begins.add((place.offset, stored_ms))
-        entries = {
-            partition: replace(entry, pending=dict(entry.pending))  # emptied as its messages are read again
-            for partition, entry in self._resumed.items()
-            if partition not in self._started
-        }
-        for partition in self._first.keys() | held.keys():
-            entries[partition] = self._entry(partition, held.get(partition))
+        entries = dict(self._resumed)
+        for partition, state in self._states.items():
+            if state.first is not None or partition in held:
+                entries[partition] = state.as_entry(held.get(partition))
         if entries != self._written:
             partitions = [
                 {
@@ -147,20 +167,10 @@ class ResumeFile:
             ]
             write_memory(self._file, {"version": _VERSION, "partitions": partitions})
             self._written = entries
-        self._held = {partition: min(entry.begins) for partition, entry in held.items()}
-        self._first = {each: first for each, first in self._first.items() if each[1] is None and each in held}
-
-    def _entry(self, partition: _Partition, held: _Entry | None) -> _Entry:
-        entry = _Entry(self._next[partition])
-        entry.begins = {each[partition] for each in (self._first, self._held) if partition in each}
-        if held is not None:
-            entry.begins.add(min(held.begins))
-            entry.pending |= held.pending
-        resumed = self._resumed.get(partition)
-        if resumed is not None:  # in the middle of what an earlier process had settled
-            entry.next_offset = max(entry.next_offset, resumed.next_offset)
-            entry.pending |= resumed.pending
-        return entry
+        for partition, state in self._states.items():
+            state.held = min(held[partition].begins) if partition in held else None
+            if partition[1] is not None or partition not in held:
+                state.first = None
 
 
 def _entries_of(content: Any) -> dict[_Partition, _Entry]:

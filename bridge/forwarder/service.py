@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.native_delivery import NativeForwarding
     from bridge.forwarder.span_delivery import SpanForwarding
-    from bridge.forwarder.store_landing import StoreLanding
+    from bridge.forwarder.store_landing import Landing
     from bridge.forwarder.trace_source import TraceSource
-    from otel_mqtrace.landing import LandingWriter
 
-    Landing = LandingWriter | StoreLanding
     Forwarding = SpanForwarding | NativeForwarding
 
 _MOST_FILES: Final = 1_000  # a forwarder finishes a part a second, for months

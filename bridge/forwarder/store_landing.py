@@ -33,7 +33,7 @@ _ABANDONED_NS: Final = 3_600_000_000_000
 _DAYS_LOOKED_AT: Final = 7
 
 
-def open_landing(landing: AnyPath, format: str) -> LandingWriter | StoreLanding:  # noqa: A002 - the users' word
+def open_landing(landing: AnyPath, format: str) -> Landing:  # noqa: A002 - the users' word
     """Return what writes a landing, on this machine or in a store."""
     return LandingWriter(landing, format=format) if isinstance(landing, Path) else StoreLanding(landing, format=format)
 
@@ -104,6 +104,9 @@ class StoreLanding:
                 if SystemClock().wall_ns() - path.stat().st_mtime_ns > _ABANDONED_NS:
                     path.unlink(missing_ok=True)
         self._is_recovered = True
+
+
+Landing = LandingWriter | StoreLanding
 
 
 def _counted(path: AnyPath, native: AnyPath) -> LandedPart:

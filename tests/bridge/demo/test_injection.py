@@ -1,16 +1,18 @@
 """Each planned fault hits exactly its event on exactly its side."""
 
 import json
+from functools import partial
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from bridge.demo.faults import Fault, FaultKind, FaultyEncoder, FaultySpanExporter
+from bridge.demo.faults import Fault, FaultKind, FaultySpanExporter, encode_with_faults
 from bridge.demo.shop import Event
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.wire.native import decode_body, encode_context
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 from tests.support.native_spans import span_attributes
 
 MSG_ID = "7F00000100073047478A0000000500AB"
@@ -37,7 +39,7 @@ SIDES = [(PUB, PUBLISHED), (BEFORE, CONSUMED), (AFTER, CONSUMED), (END, Event("t
 
 
 def encoder(kind, event, field=None):
-    return FaultyEncoder({event: Fault(kind, field)})
+    return partial(encode_with_faults, {event: Fault(kind, field)}, dialect=DEFAULT_DIALECT)
 
 
 @pytest.mark.parametrize(("trace_ctx", "event"), SIDES)
