@@ -7,7 +7,7 @@ class of an instrumentor takes longer to import than its whole SDK, and so is lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -21,7 +21,7 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.guard import failures, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 _switching: Final = ProcessLock()
 """One thread at a time instruments or uninstruments."""
+OBJECTS: Final = frozenset({"tracer_provider", "meter_provider", "produce_hook", "consume_hook", "clock"})
+"""The options of ``instrument()`` that are no settings."""
+_NOT_SETTINGS: Final = OBJECTS | {"skip_dep_check", "raise_exception_on_conflict"}  # of OpenTelemetry's base class
 
 
 def _accept(given: Any, option: str, expected: str, method: str = "__call__") -> Any:
@@ -41,6 +44,17 @@ def _accept(given: Any, option: str, expected: str, method: str = "__call__") ->
         return given
     _log.warning("mqtrace: option %s (%s): %s; it is ignored", option, type(given).__name__, expected)
     return None
+
+
+def _split_exporters(
+    exporters: str | Iterable[str | SpanExporter] | None,
+) -> tuple[list[SpanExporter], str | list[str] | None]:
+    """Split exporter objects from exporter names (or invalid values); ``None`` leaves the names to the settings."""
+    if exporters is None or isinstance(exporters, str) or not isinstance(exporters, Iterable):
+        return [], exporters
+    given: list[Any] = list(exporters)
+    ready = [each for each in given if callable(getattr(each, "export", None))]
+    return ready, [each for each in given if not callable(getattr(each, "export", None))]
 
 
 class ClientInstrumentor:
@@ -63,8 +77,6 @@ class ClientInstrumentor:
     """What was changed in the client, while instrumented; for ``mqtrace doctor``."""
     _binding: ProviderBinding | None = None
     _is_automatic = False
-    _imported: tuple[type[Patches] | Exception | None, Factories] = None, {}
-    """What importing the client and the exporters gave, while :meth:`instrument` runs."""
 
     def __new__(cls) -> Self:
         """Return the one instrumentor of the client, as OpenTelemetry's base class does."""
@@ -143,13 +155,12 @@ class ClientInstrumentor:
         from otel_mqtrace.doctor.run_report import capture_logs  # noqa: PLC0415 - as in `_switch_on`
 
         capture_logs()
-        imported = self._import(options)  # another thread may import a module that instruments
+        # without the lock: another thread may import a module that instruments
+        prepared = guarded(f"{type(self).__name__}.instrument")(self._prepare)(options)
         with _switching.lock:
             self._is_automatic = bool(options.get("skip_dep_check"))
-            self._imported = imported
-            if self._switch is not None:
-                self._switch.instrument(**options)
-            self._imported = None, {}
+            if self._switch is not None and prepared is not None:
+                self._switch.instrument(**{**options, **prepared})
 
     def uninstrument(self, **options: Any) -> None:
         """Switch tracing off and restore the client completely."""
@@ -169,7 +180,10 @@ class ClientInstrumentor:
         *,
         tracer_provider: trace.TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
-        exporters: str | Iterable[str | SpanExporter] | None = None,
+        settings: Settings,
+        ready: list[SpanExporter],
+        client: type[Patches] | Exception | None,
+        factories: Factories,
         produce_hook: Callable[..., None] | None = None,
         consume_hook: Callable[..., None] | None = None,
         clock: Any = None,
@@ -178,16 +192,14 @@ class ClientInstrumentor:
         # Loaded only now: an application that merely imports an instrumentor does not pay for the SDK.
         from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415
         from otel_mqtrace.hooks.tracing import Tracing  # noqa: PLC0415
-        from otel_mqtrace.provider import ProviderBinding, split_exporters  # noqa: PLC0415
+        from otel_mqtrace.provider import ProviderBinding  # noqa: PLC0415
 
         tracer_provider = _accept(tracer_provider, "tracer_provider", "it has no get_tracer()", "get_tracer")
         meter_provider = _accept(meter_provider, "meter_provider", "it has no get_meter()", "get_meter")
-        ready, names = split_exporters(exporters)
-        settings = Settings.from_env({**options, "exporters": names})
         if not settings.enabled:
             report(self, outcome="switched_off")
             return
-        patches = self._client_patches()
+        patches = self._patches_of(client)
         if patches is None:
             return
         foreign = patches.find_conflict()
@@ -201,9 +213,7 @@ class ClientInstrumentor:
             report(self, outcome=f"stepped_back: {foreign}")
             return
         self._switch_off()  # an uninstrument() may have been interrupted
-        binding = self._binding = ProviderBinding(
-            tracer_provider, meter_provider, settings, ready, options, self._imported[1]
-        )
+        binding = self._binding = ProviderBinding(tracer_provider, meter_provider, settings, ready, options, factories)
         given = {
             "clock": _accept(clock, "clock", "it has no wall_ns()", "wall_ns"),
             "produce_hook": _accept(produce_hook, "produce_hook", "a function was expected"),
@@ -230,19 +240,21 @@ class ClientInstrumentor:
             binding.detach()
         forget_application_kafka_config()
 
-    def _import(self, options: dict[str, Any]) -> tuple[type[Patches] | Exception | None, Factories]:
-        """Import the client and the exporters; an iterator of exporters is replaced by what it gave."""
-        exporters = options.get("exporters")
-        if isinstance(exporters, Iterator):
-            options["exporters"] = exporters = list(exporters)
-        if not Settings.from_env({"enabled": options.get("enabled")}).enabled:
-            return None, {}
-        client = self._import_client()
-        if isinstance(client, Exception):
-            return client, {}
-        from otel_mqtrace.provider import load_exporters, split_exporters  # noqa: PLC0415 - as in `_switch_on`
+    def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what ``_switch_on`` takes: the settings, and what the client's and the exporters' modules give.
 
-        return client, load_exporters(Settings.from_env({"exporters": split_exporters(exporters)[1]}).exporters)
+        ``exporters`` is taken out of ``options``.
+        """
+        ready, names = _split_exporters(options.pop("exporters", None))
+        given = {name: value for name, value in options.items() if name not in _NOT_SETTINGS}
+        settings = Settings.from_env({**given, "exporters": names})
+        client = self._import_client() if settings.enabled else None
+        factories: Factories = {}
+        if client is not None and not isinstance(client, Exception):
+            from otel_mqtrace.provider import load_exporters  # noqa: PLC0415 - as in `_switch_on`
+
+            factories = load_exporters(settings.exporters)
+        return {"settings": settings, "ready": ready, "client": client, "factories": factories}
 
     def _import_client(self) -> type[Patches] | Exception:
         """Return the class that patches the client, or why the client cannot be imported."""
@@ -254,11 +266,10 @@ class ClientInstrumentor:
             return problem
         return patches
 
-    def _client_patches(self) -> type[Patches] | None:
+    def _patches_of(self, problem: type[Patches] | Exception | None) -> type[Patches] | None:
         """Return the class that patches the client; a missing client and one that cannot be imported are reported."""
         from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415 - as in `_switch_on`
 
-        problem = self._imported[0]
         if not isinstance(problem, Exception):
             return problem
         if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:

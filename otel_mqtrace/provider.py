@@ -61,17 +61,6 @@ _logged: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 """Provider, or processor of the application → warnings about its exporters, logged once for all clients."""
 
 
-def split_exporters(
-    exporters: str | Iterable[str | SpanExporter] | None,
-) -> tuple[list[SpanExporter], str | list[str] | None]:
-    """Split exporter objects from exporter names (or invalid values); ``None`` leaves the names to the settings."""
-    if exporters is None or isinstance(exporters, str) or not isinstance(exporters, Iterable):
-        return [], exporters
-    given: list[Any] = list(exporters)
-    ready = [each for each in given if callable(getattr(each, "export", None))]
-    return ready, [each for each in given if not callable(getattr(each, "export", None))]
-
-
 Factories = Mapping[str, "Callable[..., SpanExporter] | Exception | None"]
 """Name of an exporter → its factory, why it cannot be loaded, or ``None``: there is no such exporter."""
 

@@ -13,7 +13,7 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
-from otel_mqtrace.instrumentor import ClientInstrumentor
+from otel_mqtrace.instrumentor import OBJECTS, ClientInstrumentor
 from otel_mqtrace.wire import native
 from tools.handbook import options_table
 
@@ -95,9 +95,8 @@ def _instrumentors() -> list[str]:
 
 
 def _options() -> list[str]:
-    keywords = _keywords(ClientInstrumentor._switch_on)  # noqa: SLF001 - the signature of the options that are objects
-    if keywords.keys() != _OBJECTS.keys() | {"exporters"}:
-        raise SystemExit(f"the options of instrument() are {sorted(keywords)}: describe them in {__file__}")
+    if _OBJECTS.keys() != OBJECTS:
+        raise SystemExit(f"the objects that instrument() takes are {sorted(OBJECTS)}: describe them in {__file__}")
     objects = [(f"`{name}`", *cells) for name, cells in _OBJECTS.items()]
     return [
         *("", "## Options of `instrument()`", ""),
@@ -206,11 +205,6 @@ def _arguments(thing: Any) -> list[str]:
 
 def _is_ours(thing: type) -> bool:
     return thing.__module__.startswith("otel_mqtrace.")
-
-
-def _keywords(function: Any) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(function).parameters
-    return {name: each for name, each in parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def _call(name: str, thing: Any) -> str:

@@ -446,3 +446,14 @@ def test_declarative_configuration_sets_everything(kafka, topic, tmp_path):
     topics = {record.beans[0].topic for record in records_of(landed_bodies(tmp_path / "landing"))}
     assert topics == {topic}
     assert "mqtrace:" not in done.stderr
+
+
+def test_exporters_that_cannot_be_listed_leave_the_application_running(instrumentor, caplog):
+    def broken():
+        yield "mqtrace_native_file"
+        raise OSError("the list of exporters is on a disk that fails")
+
+    instrumentor.instrument(tracer_provider=TracerProvider(), exporters=broken())
+    assert not instrumentor.is_instrumented_by_opentelemetry
+    assert "tracing failed in MqTraceInstrumentor.instrument" in caplog.text
+    assert instrumentor.unrecorded["failed in MqTraceInstrumentor.instrument"] == 1
