@@ -1,7 +1,6 @@
 """The remoting client: connections, routes, signatures, and servers that fail."""
 
 import json
-import threading
 from contextlib import closing, suppress
 
 import pytest
@@ -203,25 +202,6 @@ def test_every_request_is_signed_where_keys_are_given(cluster):
         assert all(request.fields["Signature"] for request in server.requests)
     with pytest.raises(UsageError, match="belong together"):
         RemotingClient(cluster.namesrv, access_key="me")
-
-
-def test_interrupt_ends_a_wait_of_another_thread(cluster, client):
-    outgoing = _outgoing(client)
-    arrived = threading.Event()
-    broker = cluster.brokers[0]
-    broker.answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE)
-    keep = broker.requests.append
-    broker.requests = type("Noticed", (list,), {"append": lambda _, request: (keep(request), arrived.set())})()
-    answers = []
-    thread = threading.Thread(target=lambda: answers.extend(client.send(outgoing, group="g")))
-    thread.start()
-    assert arrived.wait(20)
-    client.interrupt()
-    thread.join(5)
-    assert not thread.is_alive()
-    assert isinstance(answers[0], SilentError)
-    with pytest.raises(SilentError):
-        client.route("another")
 
 
 @pytest.mark.parametrize("address", ["nonsense", "..:10911", f"{'x' * 64}:10911", "a\0b:10911", "::1]:70000"])
