@@ -12,11 +12,9 @@ from spark_jobs.policy.policy import Policy, make_plan, read_policy
 from spark_jobs.schemas import EVENT, MENTION
 
 
-def judge_events(
-    events: list[dict[str, Any]], *, policy: Policy | None = None, malformed: Iterable[tuple[str, str]] = ()
-) -> list[dict[str, Any]]:
+def judge_events(events: list[dict[str, Any]], *, policy: Policy | None = None) -> list[dict[str, Any]]:
     """Return the kernel's verdicts on ``events`` as mappings."""
-    rows = verdicts_on(events, policy=policy, malformed=malformed).to_pylist()
+    rows = verdicts_on(events, policy=policy).to_pylist()
     return [{**row, "field_verdicts": dict(row["field_verdicts"] or ())} for row in rows]
 
 

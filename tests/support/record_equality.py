@@ -103,11 +103,9 @@ def encode_whole(trace_ctx: Any, dialect: str) -> Any:
     return encode_context(trace_ctx, dialect)
 
 
-def native_of(
-    spans: list[Any], dialect: str, encode: Callable[..., Any] = encode_context, region_id: str | None = None
-) -> Any:
+def native_of(spans: list[Any], dialect: str, encode: Callable[..., Any] = encode_context) -> Any:
     """Return topic, region, body and keys of the trace messages made of ``spans``, and what was refused."""
-    packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=region_id)
+    packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=None)
     packed = packer.pack_batches([spans])
     return [(each.topic, each.region_id, each.value, each.keys) for each in packed.messages], packed.refused
 

@@ -137,11 +137,11 @@ def findings() -> tuple[Sample, ...]:
     )
 
 
-def timeline(buckets: int = 30, *, start_ms: int = T0, width_ms: int = 60_000) -> tuple[TimeBucket, ...]:
+def timeline(buckets: int = 30) -> tuple[TimeBucket, ...]:
     return tuple(
         TimeBucket(
-            start_ms=start_ms + at * width_ms,
-            width_ms=width_ms,
+            start_ms=T0 + at * 60_000,
+            width_ms=60_000,
             findings={
                 ("MATCHED_EXACT", None): 150 + 40 * (at % 5),
                 ("MATCHED_NORMALISED", None): 24 + at % 3,

@@ -172,9 +172,6 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
             self._changed.notify_all()
         return service_pb2.ChangeInvisibleDurationResponse(status=_status(), receipt_handle=request.receipt_handle)
 
-    def ForwardMessageToDeadLetterQueue(self, request, context):
-        return service_pb2.ForwardMessageToDeadLetterQueueResponse(status=_status())
-
     # -- messages ---------------------------------------------------------------------------------------------------
     def _deliver(self, message):
         properties = message.system_properties

@@ -78,8 +78,8 @@ class Messages:
         ]
 
 
-def events_of(messages: Messages, *, pairing: Pairing | None = None) -> list[Event]:
-    pairing = pairing or Pairing()
+def events_of(messages: Messages) -> list[Event]:
+    pairing = Pairing()
     return pairing.add(messages.records()) + pairing.flush()
 
 
