@@ -127,6 +127,12 @@ def test_key_carried_from_an_earlier_run_is_in_every_window():
     assert (row_of_c1["native"]["left_as"], row_of_c1["otlp"]["left_as"]) == ("PENDING", None)
 
 
+def test_complete_data_settles_a_record_of_a_clock_that_is_ahead():
+    ahead = publish("native", "F", at_ms=10 * HOUR_MS, arrival_ms=START_MS)
+    rows = judge_events([ahead, *ENDS], policy=replace(read_policy(None), is_complete=True))
+    assert [row["status"] for row in rows if row["msg_id"] == "F"] == ["NATIVE_ONLY"]
+
+
 def test_empty_side_settles_nothing():
     assert {row["status"] for row in judge_events(delivery("E1"))} == {"PENDING"}
 
