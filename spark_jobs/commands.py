@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bridge.storage import AnyPath
-    from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.report.result import Result, Writers
@@ -300,7 +299,7 @@ def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: boo
 
     name, reason = choose_engine(**where, stream=stream)
     early = sources if name == "local" and find_spec("pyarrow") and find_spec("jinja2") else ()
-    with started_early(early, "spark_jobs.jobs.batch", "spark_jobs.report.samples"):
+    with started_early(early, "spark_jobs.jobs.batch"):
         yield name == "local"
     if reason is not None:
         place = "in this process" if name == "local" else "on Spark"
@@ -358,10 +357,10 @@ def _run(
     printed: set[Writers] = set()
 
     @contextmanager
-    def report(result: Result, engine: Engine) -> Iterator[Mapping[str, str]]:
+    def report(result: Result) -> Iterator[Mapping[str, str]]:
         progress("writing the reports")
         sources = (*options.native, *options.otlp, *options.ledger)
-        texts = files.render_reports(result, page, sources=sources, map_parts=engine.map_here)
+        texts = files.render_reports(result, page, sources=sources)
         yield texts
         written.update((name, options.out / name) for name in texts)
         if every_ms is not None:

@@ -124,11 +124,8 @@ _EVERY_S: Final = 0.25
 def print_graph(drawn: Graph, written: dict[str, AnyPath]) -> None:
     """Print the busiest edges as a table, and the places of the files; a graph without nodes is a remark as well."""
     names = {node.id: node_name(node, limit=80) for node in drawn.nodes}
-    table = Table()
-    for heading in ("from", "to"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("count", "failed", "again", "missing", "queue p95"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = ("count", "failed", "again", "missing", "queue p95")
+    table = _table(None, ("from", "to", *numbers), right=numbers)
     busiest = sorted(drawn.edges, key=lambda edge: -edge.count)[:_MOST_EDGES]
     for edge in busiest:
         shares = (percent(part, edge.count) if part else "-" for part in (edge.failures, edge.again))

@@ -51,9 +51,6 @@ class Engine(ABC):
     parallelism: int
     bucket_rows: int
 
-    def prepare(self, module: str, tasks: int) -> None:  # noqa: B027 - Spark starts its workers with their first task
-        """Get ready for a map of so many tasks, whose function is in ``module``, while something else runs."""
-
     @abstractmethod
     def map(
         self,
@@ -63,10 +60,6 @@ class Engine(ABC):
         merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
     ) -> list[_Answer]:
         """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
-
-    def map_here(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> Iterable[_Answer]:
-        """Return the answer of each task, in order, from processes that run on this machine already."""
-        return map(function, tasks)
 
     @abstractmethod
     def exchange(

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace._errors import PeerError
 from spark_jobs.exchange.engine import Engine, merge_along
 from spark_jobs.exchange.packing import BUCKET_ROWS
-from spark_jobs.exchange.workers import LONG_MAP, Worker, count_cores, take_started
+from spark_jobs.exchange.workers import Worker, count_cores, take_started
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from typing_extensions import Self
@@ -28,8 +27,6 @@ _PATIENCE_NS: Final = 100_000_000
 """After so long a map gets further processes; the next ones have them at once. To start one takes half a second."""
 _ANSWERS: Final = 16
 """So many answers that are merged are held for each process."""
-_TASKS_AT_ONCE: Final = 4
-"""Of each process, where the caller may stop early."""
 
 
 class LocalEngine(Engine):
@@ -50,30 +47,13 @@ class LocalEngine(Engine):
     def __exit__(self, *_: object) -> None:
         self._stop_workers()
 
-    def prepare(self, module: str, tasks: int) -> None:
-        """Start the other processes before a long map, so that they have imported ``module`` when it begins."""
-        if tasks >= LONG_MAP:
-            self._start_workers(min(self.parallelism - 1, tasks - 1), module)
-
     def map(self, function: Function, tasks: Sequence[Any], *, merge: Merge | None = None) -> list[Any]:
         """Return the answers, as :meth:`Engine.map`."""
         size = len(tasks) // (_ANSWERS * self.parallelism)
         if merge is not None and size > 1:
             groups = [tasks[begin : begin + size] for begin in range(0, len(tasks), size)]
             return self.map(partial(_map_merged, function, merge), groups)
-        return self._map(function, tasks, self.parallelism - 1)
-
-    def map_here(self, function: Function, tasks: Sequence[Any]) -> Iterator[Any]:
-        """Yield the answer of each task, in order, from running processes, or from this one when one dies."""
-        at_once = _TASKS_AT_ONCE * (len(self._workers) + 1)
-        for begin in range(0, len(tasks), at_once):
-            some = tasks[begin : begin + at_once]
-            try:
-                yield from self._map(function, some, len(self._workers))
-            except PeerError:
-                yield from map(function, some)
-
-    def _map(self, function: Function, tasks: Sequence[Any], most_workers: int) -> list[Any]:
+        most_workers = self.parallelism - 1
         left, answers = deque(enumerate(tasks)), [None] * len(tasks)
         helpers: list[Future[None]] = []
         started_ns = self._clock.monotonic_ns()
@@ -115,9 +95,9 @@ class LocalEngine(Engine):
             worker.stop()
         self._workers.clear()
 
-    def _start_workers(self, count: int, module: str = __name__) -> list[Worker]:
+    def _start_workers(self, count: int) -> list[Worker]:
         while len(self._workers) < count:
-            self._workers.append(Worker(module))
+            self._workers.append(Worker(__name__))
         return self._workers[:count]
 
 

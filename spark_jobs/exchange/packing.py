@@ -153,7 +153,7 @@ def _read(piece: Piece) -> pa.Table:
 def _mentions(bad: pa.Table) -> pa.Table:
     """Return a row for each message that a malformed row names: it may be the one whose counterpart is missing."""
     rows = [
-        {"side": row["side"], "kind": MENTION, "path": row["path"], "line": row["line"], "msg_id": _fold(msg_id)}
+        {"side": row["side"], "kind": MENTION, "path": row["path"], "line": row["line"], "msg_id": msg_id}
         for row in bad.select(["side", "path", "line", "bad"]).to_pylist()
         for msg_id in row["bad"]["mentions"] or ()
     ]
@@ -162,10 +162,6 @@ def _mentions(bad: pa.Table) -> pa.Table:
         if name in REPEATED:
             found = found.set_column(at, name, found[name].dictionary_encode())
     return found
-
-
-def _fold(msg_id: str) -> str:
-    return msg_id.upper() if msg_id and all(digit in "0123456789abcdefABCDEF" for digit in msg_id) else msg_id
 
 
 def _split(held: list[pa.Table], buckets: int, together: int = 1) -> Iterator[tuple[int, bytes]]:

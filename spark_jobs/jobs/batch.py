@@ -83,7 +83,7 @@ def run(
 ) -> Result:
     """Read both sides, reconcile once and return the result; the verdicts are then in ``options.out / "verdicts"``.
 
-    ``progress`` is called with the name of each stage, ``report`` with the result and the engine: it yields
+    ``progress`` is called with the name of each stage, ``report`` with the result: it yields
     the texts of the reports by file name, and its block ends when they are in place of the last run's.
 
     Raises:
@@ -270,7 +270,7 @@ def conclude(
     with delay_interrupt():
         place.check_held()
         place.past.check_held()
-        with report(result, place.engine) as texts:
+        with report(result) as texts:
             replace_outcome(texts, place.work, out, has_verdicts=True)
         place.past.commit(line)
     return result

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from bridge.storage import AnyPath
-    from spark_jobs.exchange.engine import Engine
     from spark_jobs.report.result import Result
     from spark_jobs.sources.files import Inputs
 
-    Report = Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]]
+    Report = Callable[[Result], AbstractContextManager[Mapping[str, str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ def no_progress(_stage: str) -> None:
     """Report no progress."""
 
 
-def no_report(_result: Result, _engine: Engine) -> AbstractContextManager[Mapping[str, str]]:
+def no_report(_result: Result) -> AbstractContextManager[Mapping[str, str]]:
     """Write no report."""
     return nullcontext({})
 

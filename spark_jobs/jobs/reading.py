@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.sources.files import Inputs
-    from spark_jobs.sources.splits import FilePlan, Split
+    from spark_jobs.sources.splits import Split
 
 _GROUP_ROWS: Final = 32_768
 _GROUP_BYTES: Final = 32 << 20
@@ -260,15 +260,13 @@ def read_sides(  # noqa: PLR0913 - both sides, and how
         UnreadableInputError, PeerError: as :func:`read_side`.
     """
     native_side = span_side = EventSide()
-    spans = _plan(engine, Side.OTLP, otlp)
-    engine.prepare(__name__, len(spans.tasks))
     if native:
         progress("reading the native trace")
         native_side = read_side(engine, Side.NATIVE, native, str(work / "native"), options=options)
         options = replace(options, trace_topics=native_side.trace_topics)
     if otlp:
         progress("reading the spans")
-        span_side = _read_side(engine, _Reading(Side.OTLP, str(work / "otlp"), options), otlp, spans)
+        span_side = read_side(engine, Side.OTLP, otlp, str(work / "otlp"), options=options)
     return native_side, span_side
 
 
@@ -281,12 +279,24 @@ def read_side(
         UnreadableInputError: a file is damaged, or holds something else.
         PeerError: the broker of a topic does not answer.
     """
-    return _read_side(engine, _Reading(side, directory, options), inputs, _plan(engine, side, inputs))
-
-
-def _plan(engine: Engine, side: Side, inputs: Inputs) -> FilePlan:
     plan = plan_bodies if side is Side.NATIVE else plan_spans
-    return plan(inputs.files, parallelism=engine.parallelism)
+    planned, how = plan(inputs.files, parallelism=engine.parallelism), _Reading(side, directory, options)
+    remove_tree(directory)
+    make_directory(directory)
+    done, left = _read_connected(engine, how, inputs.topics.values())
+    splits = [_Task(number, splits=task) for number, task in enumerate(planned.tasks)]
+    messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
+    done += engine.map(partial(_run_task, how), [*splits, *messages])
+    read, ranges = sum_of(EventSide, done), tuple(chain.from_iterable(inputs.topics.values()))
+    return replace(
+        read,
+        files=tuple(sorted(read.files)),
+        sources=inputs.sources,
+        layouts=inputs.layouts,
+        truncated_tails=planned.truncated_tails + read.truncated_tails,
+        offsets=ranges,
+        offsets_without_message=read.offsets_without_message + sum(one.end - one.first for one in ranges),
+    )
 
 
 # -- in the driver --------------------------------------------------------------------------------------------------
@@ -306,25 +316,6 @@ class _Task:
     number: int
     splits: Sequence[Split] = ()
     range: PartitionRange | None = None
-
-
-def _read_side(engine: Engine, how: _Reading, inputs: Inputs, planned: FilePlan) -> EventSide:
-    remove_tree(how.directory)
-    make_directory(how.directory)
-    done, left = _read_connected(engine, how, inputs.topics.values())
-    splits = [_Task(number, splits=task) for number, task in enumerate(planned.tasks)]
-    messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
-    done += engine.map(partial(_run_task, how), [*splits, *messages])
-    read, ranges = sum_of(EventSide, done), tuple(chain.from_iterable(inputs.topics.values()))
-    return replace(
-        read,
-        files=tuple(sorted(read.files)),
-        sources=inputs.sources,
-        layouts=inputs.layouts,
-        truncated_tails=planned.truncated_tails + read.truncated_tails,
-        offsets=ranges,
-        offsets_without_message=read.offsets_without_message + sum(one.end - one.first for one in ranges),
-    )
 
 
 def _read_connected(

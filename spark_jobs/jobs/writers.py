@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.otlp.containers import first_messages
@@ -73,28 +73,17 @@ class SpanSigns:
         """Return whether our instrumentation wrote some of them; what was made of native records is not its own."""
         return any(writer.name == "mqtrace" and writer.scope != _FORWARDER_SCOPE for writer in self.writers)
 
-    @property
-    def is_enough(self) -> bool:
-        """Return whether nothing more needs to be read."""
-        return self.spans >= MOST_SPANS or self.writers.total() >= MOST_MESSAGING_SPANS
-
     @classmethod
     def of(cls, source: str, messages: Iterable[list[Any]]) -> SpanSigns:
         """Return what messages of ``parse_message`` show, of which no more are read than it takes."""
         signs = cls(source)
-        for message in messages:
-            signs._take(spans_of(message))
-            if signs.is_enough:
+        for span in chain.from_iterable(map(spans_of, messages)):
+            signs.spans += 1
+            if span["bad"] is None and (writer := _writer_of(span)) is not None:
+                signs.writers[writer] += 1
+            if signs.spans >= MOST_SPANS or signs.writers.total() >= MOST_MESSAGING_SPANS:
                 break
         return signs
-
-    def _take(self, spans: Iterable[Mapping[str, Any]]) -> None:
-        for span in spans:
-            self.spans += 1
-            if span["bad"] is None and (writer := _writer_of(span)) is not None:
-                self.writers[writer] += 1
-            if self.is_enough:
-                return
 
 
 def _writer_of(span: Mapping[str, Any]) -> _SpanWriter | None:

@@ -45,34 +45,27 @@ class Judged:
     verdict_of: Ints
 
 
-def judge(events: pa.Table, plan: Plan) -> Judged:
-    """Return the verdicts on all events of a bucket of messages.
-
-    Args:
-        events: columns of ``EVENT``: all rows in scope, and not malformed, of each message; a row of kind ``MENTION``
-            stands for a malformed record that names its message.
-        plan: the run's policy and the facts of its input.
-    """
-    return next(judge_slices(events, plan, keys_per_slice=None))
-
-
 def judge_slices(
     events: pa.Table,
     plan: Plan,
     *,
     columns: Mapping[str, Column] | None = None,
-    keys_per_slice: int | None = KEYS_PER_SLICE,
+    keys_per_slice: int = KEYS_PER_SLICE,
 ) -> Iterator[Judged]:
     """Yield the verdicts on a bucket some keys at a time, so that memory does not grow with its largest message.
 
-    ``columns`` are those of ``events``, each one array, if present; ``keys_per_slice`` is approximate, ``None`` for
-    all.
+    Args:
+        events: columns of ``EVENT``: all rows in scope, and not malformed, of each message; a row of kind ``MENTION``
+            stands for a malformed record that names its message.
+        plan: the run's policy and the facts of its input.
+        columns: those of ``events``, each one array, if present.
+        keys_per_slice: about so many verdicts are yielded at a time.
     """
     given, groups = _prepare(single_arrays(events) if columns is None else columns)
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
     keys, key_of_row = _find_keys(given, plan)
     messages = describe_messages(given, keys)
-    slices = 1 if keys_per_slice is None else max(round(len(keys) / keys_per_slice), 1)
+    slices = max(round(len(keys) / keys_per_slice), 1)
     size = max(-(-len(keys) // slices), 1)
     for begin in range(0, max(len(keys), 1), size):
         end = min(begin + size, len(keys))

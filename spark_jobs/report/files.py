@@ -16,7 +16,7 @@ from spark_jobs.report.wording import number
 from spark_jobs.taxonomy import ExitCode, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from spark_jobs.report.html import PageOptions
     from spark_jobs.report.result import Gate, Result, SideInputs
@@ -55,21 +55,14 @@ def _case(gate: Gate) -> _Case:
     return _Case(gate.name, _ELEMENT.get(gate.outcome, ""), message, output)
 
 
-def render_reports(
-    result: Result,
-    page: PageOptions | None = None,
-    *,
-    sources: Iterable[str] = (),
-    map_parts: Callable[..., Iterable[Any]] = map,
-) -> dict[str, str]:
+def render_reports(result: Result, page: PageOptions | None = None, *, sources: Iterable[str] = ()) -> dict[str, str]:
     """Return the text of every report by file name, ``result.json`` last.
 
-    The reports for people show paths relative to ``sources``, the user's arguments. ``map_parts`` maps a function over
-    parts of the page.
+    The reports for people show paths relative to ``sources``, the user's arguments.
     """
     readable = _shorten_paths(result, sources)
     return {
-        "report.html": render_page(readable, options=page, map_parts=map_parts),
+        "report.html": render_page(readable, options=page),
         "summary.md": render_summary(readable),
         "junit.xml": render_junit(readable),
         "metrics.prom": render_metrics(result),

@@ -85,23 +85,15 @@ class PageOptions:
         return _MOST_BYTES if self.samples <= MOST_SAMPLES else _MOST_BYTES_WITH_MORE_SAMPLES
 
 
-def render_page(
-    result: Result,
-    options: PageOptions | None = None,
-    *,
-    map_parts: Callable[..., Iterable[Any]] = map,
-) -> str:
-    """Return the page; it drops samples, never numbers, to stay within ``options.most_bytes`` of UTF-8.
-
-    ``map_parts`` maps a function over parts of the page.
-    """
+def render_page(result: Result, options: PageOptions | None = None) -> str:
+    """Return the page; it drops samples, never numbers, to stay within ``options.most_bytes`` of UTF-8."""
     options = options or PageOptions()
     bare = _page(result, NONE_SHOWN)
     per_stratum = max(options.samples // _STRATA, 1)
     chosen = choose_in_turns(drop_repeated(result.samples), at_most=options.samples, per_stratum=per_stratum)
     room = options.most_bytes - len(bare.encode("utf-8", "backslashreplace")) - 10_000
     link = options.link_template
-    shown = render_samples(chosen, result.timelines, room_bytes=room, link_template=link, map_parts=map_parts)
+    shown = render_samples(chosen, result.timelines, room_bytes=room, link_template=link)
     return _page(result, shown) if shown.count else bare
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
@@ -19,7 +19,7 @@ from spark_jobs.report.wording import ABSENT, duration, plural, utc, value_text,
 from spark_jobs.taxonomy import FieldVerdict, Kind, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.report.result import Finding, Sample
 
@@ -32,8 +32,6 @@ LINK_FIELDS: Final = ("trace_id", "span_id", "msg_id", "topic", "group", "servic
 """The names that a link template may contain in braces."""
 
 _MOST_DIFFERENCES, _LONGEST_VALUE = 2, 36
-_AT_ONCE: Final = 10
-"""Samples that one task renders."""
 _FACTS = (
     ("msg_id", "Message"),
     ("reason_detail", "Rule"),
@@ -75,45 +73,27 @@ NONE_SHOWN = ShownSamples({}, {})
 
 
 def render_samples(
-    samples: Sequence[Sample],
+    samples: Iterable[Sample],
     timelines: Mapping[str, tuple[Sample, ...]],
     *,
     room_bytes: int,
     link_template: str | None = None,
-    map_parts: Callable[..., Iterable[list[tuple[Finding, str]]]] = map,
 ) -> ShownSamples:
-    """Return as many of ``samples``, in their order, as fit into ``room_bytes``; ``map_parts`` maps over parts."""
+    """Return as many of ``samples``, in their order, as fit into ``room_bytes``."""
+    template = environment().get_template("sample.html.j2")
     findings: defaultdict[Finding, list[Markup]] = defaultdict(list)
     anchors: dict[EventKey, str] = {}
-    placed = [
-        (_anchor(at), sample, timelines.get(str(sample.verdict.get("msg_id")), ())) for at, sample in enumerate(samples)
-    ]
-    parts = [placed[begin : begin + _AT_ONCE] for begin in range(0, len(placed), _AT_ONCE)]
-    rendered = chain.from_iterable(map_parts(partial(_render, link_template), parts))
-    for at, (sample, (finding, html)) in enumerate(zip(samples, rendered, strict=False)):
+    for at, sample in enumerate(samples, start=1):
+        anchor = f"sample-{at}"
+        view = _view(sample, anchor, timelines.get(str(sample.verdict.get("msg_id")), ()))
+        link = fill_template(link_template, partial(_id_of, sample)) if link_template else None
+        html = template.render(view=view, link=link)
         room_bytes -= len(html.encode("utf-8", "backslashreplace"))
         if room_bytes < 0:
             break
-        findings[finding].append(Markup(html))  # noqa: S704 - rendered with autoescape
-        anchors[_event_key(sample)] = _anchor(at)
+        findings[view["finding"]].append(Markup(html))  # noqa: S704 - rendered with autoescape
+        anchors[_event_key(sample)] = anchor
     return ShownSamples(dict(sorted(findings.items(), key=lambda each: _weight(each[0]))), anchors)
-
-
-def _anchor(at: int) -> str:
-    return f"sample-{at + 1}"
-
-
-def _render(
-    link_template: str | None, placed: Iterable[tuple[str, Sample, Sequence[Sample]]]
-) -> list[tuple[Finding, str]]:
-    """Return the finding and the HTML of some samples, each given with its anchor and the events of its message."""
-    template = environment().get_template("sample.html.j2")
-    rendered = []
-    for anchor, sample, timeline in placed:
-        view = _view(sample, anchor, timeline)
-        link = fill_template(link_template, partial(_id_of, sample)) if link_template else None
-        rendered.append((view["finding"], template.render(view=view, link=link)))
-    return rendered
 
 
 def _weight(finding: Finding) -> tuple[bool, int, str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_jobs.judging.facts import Facts, read_facts, survey
-from spark_jobs.judging.kernel import judge
+from spark_jobs.judging.kernel import Judged, judge_slices
 from spark_jobs.judging.plan import Plan
 from spark_jobs.policy.policy import Policy, make_plan, read_policy
 from spark_jobs.schemas import EVENT, MENTION
@@ -23,6 +23,11 @@ def verdicts_on(
 ) -> pa.Table:
     """Return the kernel's verdicts on ``events``; ``malformed`` names side and message id of bad records."""
     return judge(table_of(events, malformed), plan_of(events, policy or read_policy(None))).verdicts
+
+
+def judge(events: pa.Table, plan: Plan) -> Judged:
+    """Return the kernel's verdicts on all rows of a bucket at once."""
+    return next(judge_slices(events, plan, keys_per_slice=len(events) + 1))
 
 
 def table_of(events: Iterable[dict[str, Any]], malformed: Iterable[tuple[str, str]] = ()) -> pa.Table:

@@ -23,9 +23,6 @@ class PlainEngine:
     def __init__(self, parallelism: int = 2) -> None:
         self.parallelism = parallelism
 
-    def prepare(self, module: str, tasks: int) -> None:
-        assert tasks >= 0, module
-
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, merge: Any = None) -> list[Any]:
         return [sent(sent(function)(sent(task))) for task in tasks]
 

@@ -53,7 +53,7 @@ def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
         result = conclude(
             place,
             result,
-            lambda ended, engine: nullcontext(render_reports(ended, page, map_parts=engine.map_here)),
+            lambda ended: nullcontext(render_reports(ended, page)),
             out=out,
         )
     jobs = result.spark.jobs if result.spark else 0

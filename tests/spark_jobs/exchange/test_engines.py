@@ -3,7 +3,6 @@
 import operator
 import os
 import signal
-import threading
 from functools import partial
 
 import pytest
@@ -110,26 +109,21 @@ def test_process_that_dies_is_one_sentence():
             engine.map(partial(die_elsewhere, here), list(range(100)))
 
 
-def test_interrupt_while_others_work_stops_them():
-    here, interrupt = os.getpid(), threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+def test_interrupt_while_others_work_stops_them(tmp_path):
+    os.mkfifo(tmp_path / "never")
     with LocalEngine(2, clock=TickingClock()) as engine:
-        interrupt.start()
         with pytest.raises(KeyboardInterrupt):
-            engine.map(partial(wait_elsewhere, here), [1, 2, 3])
-        assert len(set(engine.map_here(process_of, list(range(50))))) == 1  # none is left
+            engine.map(partial(wait_and_interrupt, os.getpid(), tmp_path), [1, 2])
+        (other,) = (int(path.name) for path in tmp_path.iterdir() if path.name != "never")
+        with pytest.raises(ProcessLookupError):
+            os.kill(other, 0)
 
 
-def wait_elsewhere(here, _task):
+def wait_and_interrupt(here, directory, _task):
     if os.getpid() != here:
-        threading.Event().wait(60)
-
-
-def test_map_of_running_processes_starts_none_and_survives_one_that_dies():
-    with LocalEngine(3, clock=TickingClock()) as engine:
-        assert set(engine.map_here(process_of, list(range(50)))) == {os.getpid()}
-        engine.map(operator.neg, list(range(50)))
-        assert len(set(engine.map_here(process_of, list(range(50))))) > 1
-        assert list(engine.map_here(partial(die_elsewhere, os.getpid()), list(range(50)))) == list(range(50))
+        (directory / str(os.getpid())).touch()
+        os.kill(here, signal.SIGINT)
+    (directory / "never").read_bytes()  # waits for a writer
 
 
 def die_elsewhere(here, number):

@@ -13,11 +13,11 @@ from spark_jobs.exchange.packing import (
     pieces_of,
     split_blobs,
 )
-from spark_jobs.judging.kernel import judge, judge_slices
+from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import NORMALISED
 from tests.support.events import consumed, delivery, publish
-from tests.support.kernel_runs import plan_of, table_of
+from tests.support.kernel_runs import judge, plan_of, table_of
 
 BUCKETS = 5
 DELIVERIES = 300

@@ -13,10 +13,9 @@ from spark_jobs.history.lifecycle import (
     decide_lifecycle,
     hash_closed,
 )
-from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
 from tests.support.events import START_MS, before, both, consumed, publish
-from tests.support.kernel_runs import plan_of, table_of
+from tests.support.kernel_runs import judge, plan_of, table_of
 
 MINUTE_MS = 60_000
 KEY = OpenKey(

@@ -88,7 +88,7 @@ def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
     assert read_verdicts(tmp_path) == before
     reported = []
 
-    def report(result, _engine):
+    def report(result):
         signal.raise_signal(signal.SIGINT)
         reported.append(result)
         return nullcontext({})
@@ -192,7 +192,7 @@ def test_run_into_a_store_gives_the_same_rows_twice(app, tmp_path, monkeypatch):
 def test_run_whose_report_cannot_be_written_is_not_in_the_history(tmp_path):
     how = options("app-4.9.8-dup", tmp_path / "out", "rocketmq-4.9.8", history=tmp_path / "history")
     with pytest.raises(UsageError, match="cannot write the report into"):
-        run(how, report=lambda *_: nullcontext({"missing/report.txt": ""}))
+        run(how, report=lambda _: nullcontext({"missing/report.txt": ""}))
     assert not (tmp_path / "history" / RUNS).exists()
     assert not how.out.exists()
 

@@ -115,7 +115,7 @@ def streamed(spark, recorded, tmp_path_factory):
     last = stream.run(
         options(native, otlp, out, history=out / "history"),
         every_ms=30_000,
-        report=lambda result, _engine: nullcontext(reported.append(result) or {}),
+        report=lambda result: nullcontext(reported.append(result) or {}),
         wait=wait,
         files_per_batch=2,
     )
@@ -166,7 +166,7 @@ def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusi
     half_written = events / "batch=files-000000003-0"
     half_written.mkdir()
 
-    def append(_result, _engine):
+    def append(_result):
         with (native / "date=2026-11-21" / "part-0.jsonl").open("ab") as file:
             file.write(b"{}\n")
         return nullcontext({})
@@ -209,7 +209,7 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
     stream.run(
         auto,
         every_ms=30_000,
-        report=lambda result, _engine: nullcontext(reported.append(result) or {}),
+        report=lambda result: nullcontext(reported.append(result) or {}),
         wait=wait,
     )
     first, last = (result.writers for result in reported)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.judging.kernel import judge, judge_slices
+from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.judging.match import BLOCK
 from spark_jobs.policy.policy import read_policy
 from tests.spark_jobs.judging.drawn_runs import runs
 from tests.support.events import START_MS, consumed, delivery
-from tests.support.kernel_runs import judge_events, plan_of, table_of
+from tests.support.kernel_runs import judge, judge_events, plan_of, table_of
 
 GRACE_MS = 200_000
 BEGIN_MS = START_MS + 5
@@ -39,9 +39,7 @@ def test_spans_of_one_trace_without_an_attempt_id_are_two_keys():
     assert [row["otlp_count"] for row in verdicts if row["msg_id"] == "M"] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("keys", "keys_per_slice", "sizes"), [(7, 3, [4, 3]), (7, None, [7]), (7, 100, [7]), (0, 3, [0])]
-)
+@pytest.mark.parametrize(("keys", "keys_per_slice", "sizes"), [(7, 3, [4, 3]), (7, 100, [7]), (0, 3, [0])])
 def test_slices_have_about_as_many_keys_as_asked_for(keys, keys_per_slice, sizes):
     events = [consumed(f"M{number}") for number in range(keys)]
     slices = judge_slices(table_of(events), plan_of(events, POLICY), keys_per_slice=keys_per_slice)
