@@ -1,4 +1,4 @@
-"""Files are cut into splits at any byte; lines, documents and frames are read once, and need memory for one only."""
+"""Files are cut into splits at any byte; lines and documents are read once, and need memory for one only."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.otlp import containers, detect
-from bridge.otlp.containers import Bad, Document, Message, Tail, read_messages
+from bridge.otlp.containers import Document, read_messages
 from bridge.otlp.detect import Layout, Side
 from bridge.otlp.spans import parse_message
 from otel_mqtrace._errors import UnreadableInputError
@@ -94,7 +94,7 @@ def test_line_is_found_by_its_beginning(path, begin, numbers):
     assert line_numbers(path.with_name("elsewhere"), {begin}) == {begin: []}
 
 
-# -- Documents, endless lines, and frames
+# -- Documents and endless lines
 REQUEST = {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s"}]}]}]}
 
 
@@ -151,12 +151,3 @@ def test_last_line_is_found_across_pieces(tmp_path, monkeypatch):
     for text, tail in (("ab\ncdefgh", "cdefgh"), ("abcdefgh", "abcdefgh"), ("abc\n", ""), ("", ""), ("a\n\nb", "b")):
         path.write_text(text, encoding="utf-8")
         assert last_line(path).decode() == tail
-
-
-def test_frames_in_a_zstd_file_are_found_through_damage(tmp_path):
-    message = b"\x0a\x00"
-    frame = len(message).to_bytes(4, "big") + message
-    path = tmp_path / "x.zst"
-    path.write_bytes(zstandard.compress(frame + b"\x00\x00\x00\x09junk" + frame + b"\x00\x00\x00\x20\x0a"))
-    types = [type(item) for item in read_messages(path, Layout.PROTO_FRAMED_ZSTD, parse=parse_message)]
-    assert types == [Message, Bad, Message, Tail]
