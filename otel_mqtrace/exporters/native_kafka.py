@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs, SystemClock
-from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
+from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError, reraise_from_signal_handler
 from otel_mqtrace.client_properties import application_kafka_config, read_properties, servers_of
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
@@ -158,17 +158,24 @@ class TraceProducer(MessageDelivery):
         self.timeout_ms = timeout_ms
         self._producer: Any = None
         self._create_topic = settings.create_trace_topic
-        self._closed = False
+        self._closed = self._has_raised = False
 
     def flush(self, deadline: MonotonicNs) -> bool:
         """Return whether nothing is on its way; ``deliver`` has waited already."""
-        return self._producer is None or self._producer.flush(self._left_s(deadline)) == 0
+        producer = self._producer
+        if producer is None:
+            return True
+        self._serve(producer.flush, self._left_s(deadline))
+        return not len(producer)
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse further messages, end a running ``deliver`` early, close the producer by ``deadline``."""
         self._closed = True
         producer, self._producer = self._producer, None
-        if producer is not None and producer.flush(self._left_s(deadline)):
+        if producer is None:
+            return
+        self._serve(producer.flush, self._left_s(deadline))
+        if len(producer):
             producer.purge(in_queue=True, in_flight=True, blocking=False)
 
     def after_fork(self) -> None:
@@ -194,11 +201,11 @@ class TraceProducer(MessageDelivery):
             # The client's purge does not wait for its own end: the one of the last delivery may still take a message.
             for position in delivery.take_purged():
                 self._produce(producer, messages[position], delivery.reporter(position), deadline)
-            self._poll(producer, _POLL_S)
+            self._serve(producer.poll, _POLL_S)
         if delivery.waiting:
             # A message that is given up must not arrive later: purged ones are reported at once.
             producer.purge(in_queue=True, in_flight=True, blocking=True)
-            self._poll(producer, _SETTLE_S)
+            self._serve(producer.poll, _SETTLE_S)
         if _FATAL in delivery.errors:
             self._producer = None
         topic, servers = self._settings.trace_topic, servers_of(self._properties())
@@ -220,22 +227,28 @@ class TraceProducer(MessageDelivery):
             except BufferError:
                 if not self._may_wait(deadline):
                     return False
-                self._poll(producer, _POLL_S)
+                self._serve(producer.poll, _POLL_S)
             except Exception as error:  # noqa: BLE001 - KafkaException: refused in the call, and reported like the others
                 report(error.args[0] if error.args else error, None)
                 return True
             else:
                 return True
 
-    def _poll(self, producer: Any, timeout_s: float) -> None:
-        """Serve delivery reports; a producer with a fatal error sends nothing any more, so the next one is new."""
+    def _serve(self, method: Callable[[float], object], timeout_s: float) -> None:
+        """Serve delivery reports by the client's ``poll`` or ``flush``, which raise what any callback does.
+
+        A producer with a fatal error sends nothing any more, so the next one is new.
+        """
         try:
-            producer.poll(timeout_s)
-        except Exception as error:  # KafkaException: the client raises a fatal error whether it has an error_cb or not
+            method(timeout_s)
+        except Exception as error:  # noqa: BLE001 - a fatal KafkaException, or what a callback in kafka_config raised
+            reraise_from_signal_handler()
             is_fatal = getattr(error.args[0] if error.args else None, "fatal", bool)
-            if not is_fatal():
-                raise
-            self._producer = None
+            if is_fatal():
+                self._producer = None
+            else:
+                level, self._has_raised = logging.DEBUG if self._has_raised else logging.WARNING, True
+                _logger.log(level, "mqtrace: a callback of the trace producer raised %r (logged once)", error)
 
     def _connected(self, deadline: MonotonicNs) -> Any:
         if self._closed:

@@ -239,6 +239,18 @@ def test_password_is_neither_logged_nor_shown_by_the_exporter(traced, tmp_path, 
     assert "hunter2" not in seen + caplog.text
 
 
+def test_callback_of_kafka_config_that_raises_costs_no_record(kafka, exported, landed, caplog):
+    def refuse(_statistics):
+        raise RuntimeError("of the application")
+
+    conf = {"stats_cb": refuse, "statistics.interval.ms": 1, "linger.ms": 50}
+    processor = exported(_exporter(kafka, kafka_config=conf), pub(1), pub(2))
+    processor.shutdown()
+    assert processor.stats()[NAME]["exported"] == len(landed()[1]) == 2
+    (line,) = [each for each in caplog.messages if "a callback of the trace producer raised" in each]
+    assert "of the application" in line
+
+
 def test_address_that_is_no_text_is_one_line_with_the_fix(traced, caplog):
     """As a variable with bytes that are not UTF-8 gives it: the client raises a SystemError."""
     processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers="\udcff:9092"))
