@@ -75,6 +75,8 @@ def test_page_works_with_what_it_installs(page, left, wheel, make_environment, t
         with documented_world(left) as world:
             text = world.placed(block.text).replace("'.[", f"'{wheel}[").replace("pip install", "pip install --quiet")
             world.run(text, home, on_spark="spark-cluster" not in page, programs=programs, **QUICK)
+    checked = run_program(programs / "python", "-m", "pip", "check", env=CLEAN)
+    assert checked.returncode == 0, checked.stdout
 
 
 TOOLS = ("pytest>=8.3", "pytest-xdist", "hypothesis", "billiard", "gevent", "gunicorn", "setuptools<80")
