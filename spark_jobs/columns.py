@@ -186,11 +186,16 @@ def opened(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Colum
 
 def binary_bytes(column: Column) -> tuple[bytes, NDArray[np.int64]]:
     """Return all bytes of a column of texts or bytes, and where each value begins and the last one ends."""
+    data, bounds = _view_bytes(column)
+    return data.tobytes(), bounds
+
+
+def _view_bytes(column: Column) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     _, offsets, data = column.buffers()
     if not len(column) or data is None:
-        return b"", np.zeros(len(column) + 1, np.int64)
+        return np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64)
     at = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    return data.slice(at[0], at[-1] - at[0]).to_pybytes(), at - at[0]
+    return np.frombuffer(data, np.uint8)[at[0] : at[-1]], at - at[0]
 
 
 pc: Final[Any] = pyarrow.compute
@@ -218,11 +223,7 @@ JSON_PLAIN: Final = _alphabet(bytes(set(range(0x20, _BYTES)) - set(b'"\\')))
 
 def is_made_of(texts: Column, alphabet: npt.NDArray[np.bool_]) -> bool:
     """Return whether every byte of every text is one of ``alphabet``."""
-    _, offsets, data = texts.buffers()
-    if data is None or not len(texts):
-        return True
-    bounds = np.frombuffer(offsets, dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return bool(alphabet[np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]].all())
+    return bool(alphabet[_view_bytes(texts)[0]].all())
 
 
 def is_utf8(data: bytes) -> bool:
@@ -325,9 +326,7 @@ def hash_texts(texts: Any) -> npt.NDArray[np.uint64]:
         return found
     if not len(texts) or texts.null_count == len(texts):
         return np.full(len(texts), _NULL)
-    _, offsets, data = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-    hashes = _hash_bytes(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), bounds)
+    hashes = _hash_bytes(*_view_bytes(texts))
     if texts.null_count:
         hashes[np.asarray(texts.is_null())] = _NULL
     return hashes
