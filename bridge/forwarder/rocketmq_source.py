@@ -65,16 +65,19 @@ class RemotingTraceSource(TopicSource["Queue"]):
         self._client = RemotingClient(
             namesrv, access_key=access_key, secret_key=secret_key, timeout_ms=timeout_ms, clock=self._clock
         )
+        self._last: dict[Queue, StoredMessage] = {}  # that was yielded of each queue
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         ends = self._ends()
         behind = [queue for queue, end in ends.items() if self._next[queue] < end]
         self.behind = frozenset(map(partition_of, behind))
+        # The last message is read again: another one in its place shows that the topic was created again in between.
+        known = {queue: self._last[queue].queue_offset for queue in behind if queue in self._last}
         deadline_ns, suspend_ms = compute_deadline(self._clock, self._timeout_ms), 0
         while behind:
             queues = behind[:QUEUES_AT_ONCE]
             came = 0
-            offsets = {queue: self._next[queue] for queue in queues}
+            offsets = {queue: known.pop(queue, self._next[queue]) for queue in queues}
             for queue, pulled in self._client.pull(offsets, group=self._group, suspend_ms=suspend_ms).items():
                 landed = self._landed(queue, pulled)
                 came += len(landed)
@@ -118,6 +121,8 @@ class RemotingTraceSource(TopicSource["Queue"]):
         bounds = self._client.bounds(queues)
         for queue, (low, end) in bounds.items():
             self._check_position(queue, low, self._proven_end(queue, end))
+            if queue in self._last and not low <= self._last[queue].queue_offset < self._next[queue]:
+                del self._last[queue]  # trimmed, or not committed: it is read again anyway
         return {queue: end for queue, (_, end) in bounds.items()}
 
     def _proven_end(self, queue: Queue, end: int) -> int:
@@ -133,8 +138,16 @@ class RemotingTraceSource(TopicSource["Queue"]):
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _landed(self, queue: Queue, pulled: Pulled) -> list[LandedMessage]:
-        """Return what was pulled and step behind it; a queue's offsets have no gaps but those that retention makes."""
-        position = self._next[queue]
+        """Return what was pulled and step behind it; a queue's offsets have no gaps but those that retention makes.
+
+        Raises:
+            PeerError: another message is in the place of the last one that was yielded.
+        """
+        position, last = self._next[queue], self._last.get(queue)
+        if last is not None and any(_differs(message, last) for message in pulled.messages):
+            raise self._created_again(
+                queue, f"has another message at {last.queue_offset} than the group {self._group} read"
+            )
         messages = [message for message in pulled.messages if message.queue_offset >= position]
         behind = max(position, pulled.next_offset)
         gone = behind - position - len(messages)
@@ -143,7 +156,14 @@ class RemotingTraceSource(TopicSource["Queue"]):
             first = next(offset for offset in range(position, behind) if offset not in there)
             self._pass_over(queue, first, first + gone)
         self._next[queue] = behind
+        if messages:
+            self._last[queue] = messages[-1]
         return [_landed(message, partition_of(queue)) for message in messages]
+
+
+def _differs(message: StoredMessage, known: StoredMessage) -> bool:
+    first, last = ((each.store_ms, each.stored_body) for each in (message, known))
+    return message.queue_offset == known.queue_offset and first != last
 
 
 def partition_of(queue: Queue) -> int:

@@ -180,6 +180,18 @@ def test_topic_shorter_than_the_committed_offset_is_an_error(broker, open_source
         list(open_source().drain())
 
 
+def test_topic_filled_beyond_the_position_after_it_was_created_again_is_an_error(broker, open_source):
+    source = open_source()
+    for bodies in ([b"1", b"2"], [b"3"]):
+        broker.put(*bodies)
+        assert _bodies(source) == bodies
+        source.commit()
+    broker.stored.clear()
+    broker.put(*[b"new %d" % number for number in range(5)])
+    with pytest.raises(PeerError, match=r"T \[broker-a 0\] has another message at 2 than .* created again"):
+        list(source.drain())
+
+
 def test_slave_that_lags_behind_is_no_error(cluster, broker, open_source):
     broker.put(b"1", b"2")
     slave = cluster.slave(broker)
