@@ -324,6 +324,15 @@ class SendHook(RecordingHook):
             raise
         return call
 
+    def left_headers_out(self, call: SendCall, headers: object) -> None:
+        """Note that the message goes with the caller's ``headers`` alone, since the client takes no more.
+
+        It is named as one that carries no id, unless they have one.
+        """
+        call.headers = None
+        if not header_text(index_headers(pairs_of(headers) or ()), semconv.HEADER_UNIQ_KEY):
+            call.attributes.pop(semconv.MESSAGING_MESSAGE_ID, None)
+
     def after(  # noqa: PLR0913 - the public hook: what the broker answered, each fact by its name
         self,
         call: SendCall | None,

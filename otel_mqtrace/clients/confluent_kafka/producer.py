@@ -10,7 +10,7 @@ from threading import get_ident
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import cimpl
+from confluent_kafka import KafkaError, KafkaException, cimpl
 from opentelemetry import context
 
 from otel_mqtrace._errors import is_from_signal_handler
@@ -122,15 +122,21 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
         if prepared is None:
             return original(self, *args, **kwargs)
         sending, changed_args, changed_kwargs = prepared
+        if is_c_code:
+            headers = {**dict(zip(order, args)), **kwargs}.get("headers")  # noqa: B905 - as above
+            bare_args, bare_kwargs = replace_arguments(order, changed_args, changed_kwargs, {"headers": headers})
+            return _call_client(
+                partial(original, self, *changed_args, **changed_kwargs),
+                sending,
+                headers,
+                partial(original, self, *bare_args, **bare_kwargs),
+            )
         if sending is None:
             return send(self, *changed_args, **changed_kwargs)
         try:
             result = send(self, *changed_args, **changed_kwargs)
         except:  # a KafkaError can be raised, but is not a BaseException
-            if is_c_code and is_from_signal_handler():  # the handler runs once the message is queued
-                sending.returned()
-            else:
-                sending.raised(sys.exc_info()[1])
+            sending.raised(sys.exc_info()[1])
             raise
         sending.returned()
         return result
@@ -140,13 +146,67 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     return _recorded_produce(original, produce_with_span)
 
 
+def _call_client(
+    call: Callable[[], Any], sending: Sending | None, headers: Any, again: Callable[[], Any] | None
+) -> Any:
+    """Return what the C code's ``produce`` returns, and note how the call ended.
+
+    ``again`` sends with the caller's ``headers`` alone what is too large with ours.
+    """
+    try:
+        result = call()
+    except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
+        is_queued = is_from_signal_handler()  # the handler runs once the message is queued
+        bare = None if is_queued or not _is_too_large(sys.exc_info()[1]) else again
+        if sending is not None and is_queued:
+            sending.returned()
+        elif sending is not None and bare is None:
+            sending.raised(sys.exc_info()[1])
+        if bare is None:
+            raise
+    else:
+        if sending is not None:
+            sending.returned()
+        return result
+    if sending is not None:
+        sending.left_headers_out(headers)
+    return _call_client(bare, sending, headers, None)
+
+
+def _refused(  # noqa: PLR0913, PLR0917 - what is known of the message
+    state: ProducerState,
+    hook: SendHook,
+    sent: Sent | None,
+    user: Callback | None,
+    report: Callback | None,
+    headers: Any,
+) -> Any:
+    """Note that the client refused a recorded message; return the callback to send it again with, else ``_MISSING``."""
+    if is_from_signal_handler():  # as above
+        return _MISSING
+    sending = None if sent is None else reopen_sending(state, hook, sent, user)
+    is_too_large = _is_too_large(sys.exc_info()[1])
+    if sending is None:
+        return report if is_too_large else _MISSING
+    if is_too_large:
+        sending.left_headers_out(headers)
+        return sending
+    sending.raised(sys.exc_info()[1])
+    return _MISSING
+
+
+def _is_too_large(error: Any) -> bool:
+    cause = error.args[0] if isinstance(error, KafkaException) and error.args else None
+    return isinstance(cause, KafkaError) and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
 def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one call
     original: Callable[..., Any], produce_with_span: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return the C code's ``produce`` for the ordinary send, which is recorded; others open a span."""
 
     @functools.wraps(original)
-    def produce(  # noqa: PLR0913, PLR0917 - the C method's own parameters
+    def produce(  # noqa: PLR0913, PLR0917 - every send's, with the C method's own parameters
         self: Any,
         topic: Any = _MISSING,
         value: Any = None,
@@ -160,7 +220,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
     ) -> Any:
         recorded: Any = None
         state: Any = None
-        report = None
+        report: Any = None
         try:
             tracing = active.tracing
             state = getattr(self, STATE, None)  # a function of ours would be a call of every send
@@ -180,10 +240,8 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
         except BaseException:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("produce.record")
         if recorded is None:
-            given = (topic, value, key, partition, callback, on_delivery, timestamp, headers)
-            every = zip(PRODUCE_ORDER, given, _DEFAULTS, strict=True)
-            named = {name: each for name, each, default in every if each is not default}
-            return produce_with_span(self, **named, **kwargs)
+            given = _named((topic, value, key, partition, callback, on_delivery, timestamp, headers))
+            return produce_with_span(self, **given, **kwargs)
         sent, pairs = recorded
         user = callback if on_delivery is _MISSING else on_delivery
         user = state.default_callback if user is _MISSING or user is None else user
@@ -194,16 +252,23 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
             report = user if not (ctx := context.get_current()) else partial(run_in_context, ctx, user)
         try:
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
-        except:  # a KafkaError can be raised, but is not a BaseException
-            if sent is not None and not is_from_signal_handler():  # as above
-                reopen_sending(state, hook, sent, user).raised(sys.exc_info()[1])
-            raise
+        except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
+            report = _refused(state, hook, sent, user, report, headers)
+            if report is _MISSING:
+                raise
+        bare = partial(original, self, topic, value, key, partition, report, None, timestamp, headers)
+        return _call_client(bare, None if sent is None else report, headers, None)
 
     return produce
 
 
 _MISSING: Final[Any] = object()
 _DEFAULTS: Final = (_MISSING, None, None, -1, _MISSING, _MISSING, 0, None)
+
+
+def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    every = zip(PRODUCE_ORDER, arguments, _DEFAULTS, strict=True)
+    return {name: each for name, each, default in every if each is not default}
 
 
 def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, the others a partial's

@@ -125,6 +125,11 @@ class Sending:
         if self.call.is_recorded:
             self._state.in_flight[id(self.call)] = self.call
 
+    @guarded("produce.headers")
+    def left_headers_out(self, headers: Any) -> None:
+        """The client takes the message with the caller's own ``headers`` alone."""
+        self._hook.left_headers_out(self.call, headers)
+
     @guarded("produce.raised")
     def raised(self, exception: Any) -> None:
         """The client refused the message, by raising or by handing back its ``KafkaError``: nothing was sent."""

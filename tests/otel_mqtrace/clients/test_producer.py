@@ -4,7 +4,7 @@ import copy
 from types import MappingProxyType
 
 import pytest
-from confluent_kafka import SerializingProducer
+from confluent_kafka import KafkaException, SerializingProducer
 from opentelemetry import baggage, context, trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
@@ -123,6 +123,40 @@ def test_call_that_fails_is_recorded_and_raises_unchanged(producer_of, spans, to
     assert refused.status.status_code is StatusCode.ERROR
     producer.flush(10)
     assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+
+
+@pytest.mark.parametrize("headers", [None, {"UNIQ_KEY": "order-1"}, [("kind", b"order")]])
+@pytest.mark.parametrize("only_errors", [False, True], ids=["recorded", "with a span"])
+def test_message_too_large_with_our_headers_alone_goes_without_them(
+    producer_of, spans, topic, stored, only_errors, headers
+):
+    conf = {"message_max_bytes": 10_000, "delivery_report_only_error": only_errors}
+    body = b"x" * 9_900
+    producer = producer_of(**conf)
+    producer.produce(topic, body, headers=headers)
+    assert producer.flush(10) == 0
+    (message,) = stored(topic, 1)
+    own = [("UNIQ_KEY", b"order-1")] if type(headers) is dict else headers
+    assert (message.value(), message.headers()) == (body, own)
+    span = spans.take(f"send {topic}")
+    assert span.attributes["mqtrace.success"] is True
+    if type(headers) is dict:
+        assert span.attributes["messaging.message.id"] == "order-1"
+    elif not only_errors:
+        assert span.attributes["messaging.message.id"] == f"{topic}-0@0"
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        producer.produce(topic, body * 2)
+    assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
+
+
+def test_unsampled_message_too_large_with_our_headers_alone_goes_without_them(producer_of, spans, topic, stored):
+    unsampled = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0)))
+    producer = producer_of(message_max_bytes=10_000)
+    with trace.use_span(unsampled):
+        producer.produce(topic, b"x" * 9_900)
+    assert producer.flush(10) == 0
+    assert [message.headers() for message in stored(topic, 1)] == [None]
+    spans.assert_empty()
 
 
 @pytest.mark.parametrize("only_errors", [False, True])
