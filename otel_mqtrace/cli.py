@@ -80,9 +80,9 @@ def _failed(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _argument_of(name: str, arguments: Sequence[str]) -> str:
-    """Return the argument that a name of a file which is not UTF-8 begins with, after its option; else the name."""
+    """Return the argument that gave a file's name which is not UTF-8, after its option; else the name itself."""
     for before, argument in zip(["", *arguments], arguments, strict=False):
-        option, _, value = argument.rpartition("=") if argument.startswith("--") else (before, "", argument)
+        option, _, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
         if value in name and any("\ud800" <= character <= "\udfff" for character in value):
             return f"{option} {value}" if option.startswith("--") else value
     return name

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-
 _log: Final = logging.getLogger(__name__)
 EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
 """The entry points that exporters are named by."""
@@ -59,7 +58,6 @@ _LONGEST_WAIT_S: Final = 5.0
 _holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[ProviderBinding]]] = WeakKeyDictionary()
 _logged: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 """Provider, or processor of the application → warnings about its exporters, logged once for all clients."""
-
 
 Factories = Mapping[str, "Callable[..., SpanExporter] | Exception | None"]
 """Name of an exporter → its factory, why it cannot be loaded, or ``None``: there is no such exporter."""
@@ -97,6 +95,7 @@ class ProviderBinding:
         self._options = options
         self._factories = factories
         self._wanted = bool(ready or settings.exporters)
+        self.exporter_names = settings.exporters
         self._begun_in: int | None = None  # the process in which the attachment began: a forked child begins anew
         self._is_over = self._has_warned = False
         self._wait_s = _LONGEST_WAIT_S
@@ -153,8 +152,7 @@ class ProviderBinding:
         present = [each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)]
         ours = next((each for each in present if each in _holders), None)
         if ours is not None:
-            known = {name for holder in _holders[ours] for name in holder.refused_exporters}
-            self._refuse_unshared([lane.exporter for each in present for lane in each.lanes], known)
+            self._refuse_unshared([lane.exporter for each in present for lane in each.lanes], _holders[ours])
             _holders[ours].append(self)
             self.processor = ours
             return
@@ -201,7 +199,7 @@ class ProviderBinding:
         others = [getattr(each, "span_exporter", None) for each in processors_of(self._provider)]
         of_others = {type(each).__name__ for each in others}  # of OTLP's two protocols alike
         of_sdk = {each.strip() for each in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",")}
-        for name in self._settings.exporters:
+        for name in self.exporter_names:
             factory = self._factory_of(name)
             if factory is None:
                 continue
@@ -222,15 +220,18 @@ class ProviderBinding:
             missing += [] if exporter is None else [exporter]
         return missing
 
-    def _refuse_unshared(self, there: list[SpanExporter], known: set[str]) -> None:
-        """Refuse exporters, but for the default, that are not among those of the processors ``there``.
-
-        ``known`` are names that another instrumentor refused.
-        """
-        names = self._settings.exporters if self._settings.exporters != Settings().exporters else ()
-        missing = [name for name in names if all(type(each) is not self._factories.get(name) for each in there)]
+    def _refuse_unshared(self, there: list[SpanExporter], others: list[ProviderBinding]) -> None:
+        """Refuse exporters, but for the default, that none of ``others`` named and that are not ``there``."""
+        named = {name for each in others for name in each.exporter_names}
+        names = self.exporter_names if self.exporter_names != Settings().exporters else ()
+        factories = {name: self._factory_of(name) for name in names if name not in named}
+        missing = [
+            without_password(name)
+            for name, factory in factories.items()
+            if factory is not None and all(type(each) is not factory for each in there)
+        ]
         missing += [type(each).__name__ for each in self._ready if all(each is not other for other in there)]
-        for name in {without_password(each): None for each in missing if each not in known}:
+        for name in missing:
             self._refuse(
                 name,
                 f"the exporter {name!r} is not added: the processor of the first instrumentor is shared; "

@@ -123,10 +123,10 @@ def test_half_a_character_in_the_keys_is_landed_as_a_question_mark(mqtrace, tmp_
 
 @pytest.mark.parametrize("form", ["--landing {}", "--landing={}"])
 def test_directory_whose_name_is_not_utf8_is_blamed_on_its_option(mqtrace, tmp_path, form):
-    source, place = tmp_path / "a.jsonl", tmp_path / "p\udcff"
+    source, place = tmp_path / "a.jsonl", tmp_path / "n=p\udcff"
     source.write_bytes(body_line(PUB))
     err = mqtrace.refuses("forward", "--source", source, *form.format(place).split(" "), "--once")
-    assert err.startswith(f"mqtrace: error: --landing {tmp_path}/p\\udcff is not UTF-8: give it another name")
+    assert err.startswith(f"mqtrace: error: --landing {tmp_path}/n=p\\udcff is not UTF-8: give it another name")
 
 
 @pytest.mark.parametrize("command", ["inspect", "query", "forward", "reconcile", "graph"])

@@ -203,12 +203,30 @@ def test_exporter_of_a_second_instrumentor_alone_is_refused_with_the_fix(instrum
     options = {"tracer_provider": provider, "landing_dir": tmp_path}
     instrumentor.instrument(exporters="mqtrace_native_file,nowhere", **options)
     second = AioKafkaInstrumentor()
-    for exporters, refused in (None, []), ("mqtrace_native_file,nowhere", []), ("console", ["console"]):
+    for exporters, refused in (
+        (None, []),
+        ("mqtrace_native_file,nowhere", []),
+        ("console,elsewhere", ["elsewhere", "console"]),
+        ([RecordingExporter()], ["RecordingExporter"]),
+    ):
         second.instrument(exporters=exporters, **options)
         assert second.processor is instrumentor.processor
         assert list(second.refused_exporters) == refused
         second.uninstrument()
     assert "'console' is not added: the processor of the first instrumentor is shared" in caplog.text
+    assert "no exporter named 'elsewhere'" in caplog.text
+
+
+def test_exporter_that_a_function_makes_is_shared_by_two_instrumentors():
+    provider, settings = TracerProvider(shutdown_on_exit=False), Settings(exporters=("made",))
+    factories = {"made": lambda: RecordingExporter()}  # noqa: PLW0108 - a factory that is no class
+    bindings = [ProviderBinding(provider, None, settings, [], {}, factories) for _ in range(2)]
+    for each in bindings:
+        each.attach()
+    assert bindings[0].processor is bindings[1].processor is not None
+    assert bindings[1].refused_exporters == {}
+    for each in bindings:
+        each.detach()
 
 
 def test_exporter_of_the_sdk_beside_ours_is_one_warning(instrumentor, caplog, tmp_path, monkeypatch):

@@ -254,8 +254,11 @@ STEPS = st.lists(st.sampled_from(["offer", "take", "exported", "failed", "too_la
     drop_policy=st.sampled_from(["newest", "oldest"]),
 )
 def test_accounts_marks_and_notes_of_losses_are_right_in_any_order_of_steps(steps, max_size, batch_size, drop_policy):
-    noted, expected, in_flight, number = [], [], [], 0
+    noted, expected, in_flight, number = [], [("export_failed", None)], [], 0
     queue = _queue(max_size, drop_policy, batch_size=batch_size, note=lambda *loss: noted.append(loss))
+    queue.offer(None)  # lost before the mark
+    queue.take()
+    queue.settle(None)
     queue.offer(number)
     mark, waiting, is_closed, lost = queue.request_flush(), [number], False, 0
     for step in steps:
