@@ -176,7 +176,7 @@ def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
                     adopted.append(part)
                 else:
                     path.unlink()
-        except (OSError, ValueError, KeyError):  # finished by another process in between, or not ours
+        except (OSError, ValueError, KeyError, TypeError):  # finished by another process in between, or not ours
             continue
     return tuple(adopted)
 

@@ -11,7 +11,7 @@ from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MqTraceError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import DeliveryFailures, MessageDelivery, NativeExporter, Undelivered
-from otel_mqtrace.landing import LandedMessage, LandingWriter
+from otel_mqtrace.landing import IN_PROGRESS_SUFFIX, LandedMessage, LandingWriter
 from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
@@ -69,8 +69,13 @@ class LandingDelivery(MessageDelivery):
             with self._writing:
                 removed = self._writer.drop_removed()
                 if removed:
-                    line = "mqtrace: another program removed or moved a part of %s (trace messages in it: %d)"
-                    _logger.warning(line, self._writer.landing, removed)
+                    _logger.warning(
+                        "mqtrace: another program removed or moved an open part of %s (trace messages in it: %d): "
+                        "exclude *%s from its clean-up",
+                        self._writer.landing,
+                        removed,
+                        IN_PROGRESS_SUFFIX,
+                    )
                 act()
         except (MqTraceError, OSError) as error:
             self.failures.report(str(error))

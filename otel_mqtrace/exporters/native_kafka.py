@@ -340,8 +340,7 @@ class _Reports:
     def take_purged(self) -> list[int]:
         """Return the positions of messages that a purge found in the queue, once, and forget why."""
         purged, self.purged = self.purged, []
-        if purged:
-            del self.errors[_PURGED]
+        self.errors.pop(_PURGED, None)
         return purged
 
     def undelivered(self) -> Undelivered:

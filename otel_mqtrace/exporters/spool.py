@@ -286,9 +286,13 @@ class Spool:
                 if not segment.frames:
                     self._remove(segment)
                     continue
-                if segment.unlinked:
-                    self.corrupt_bytes += segment.waiting_bytes
-                    self._report(f"another program removed a file; messages lost with it: {len(segment.frames)}")
+                with self._logging():  # a network file system may not tell
+                    if segment.unlinked:
+                        self.corrupt_bytes += segment.waiting_bytes
+                        self._report(
+                            f"another program removed a file; messages lost with it: {len(segment.frames)}: "
+                            f"exclude *{_SUFFIX} from its clean-up"
+                        )
                 segment.close()
             self._segments, self._own = [], None
 

@@ -181,8 +181,19 @@ def test_removed_directory_is_made_again(tmp_path, caplog):
     assert (values(spool), spool.corrupt_bytes) == (["before", "after"], 0)
     spool.close()
     assert spool.corrupt_bytes > 0
-    assert "messages lost with it: 1" in caplog.text
+    assert "messages lost with it: 1: exclude *.mqspool from its clean-up" in caplog.text
     assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
+
+
+def test_spool_closes_where_the_file_system_cannot_tell_a_removal(spool, tmp_path, monkeypatch):
+    def refuse(_fd):
+        raise OSError(116, "Stale file handle")
+
+    spool.put([message("a")])
+    with monkeypatch.context() as stale:
+        stale.setattr(os, "fstat", refuse)
+        spool.close()
+    assert (values(Spool(tmp_path, max_bytes=PLENTY)), spool.corrupt_bytes) == (["a"], 0)
 
 
 def test_truncated_file_loses_the_truncated_message_only(spool, tmp_path):

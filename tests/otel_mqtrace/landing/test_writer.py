@@ -250,6 +250,16 @@ def test_orphan_without_a_whole_message_is_removed_once_its_writer_is_dead(tmp_p
     assert list(directory.iterdir()) == []
 
 
+@pytest.mark.parametrize("line", [b"5\n", b"{}\n", b"no JSON\n"])
+def test_file_of_another_program_is_no_orphan(writer, tmp_path, line):
+    path = tmp_path / "native" / "date=2026-11-21" / ".part-1-a-0.jsonl.inprogress"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(line)
+    writer.write([_message(1)])
+    writer.finish()
+    assert (path.read_bytes(), _offsets(tmp_path)) == (line, [1])
+
+
 ADOPTING = """
 import sys
 from pathlib import Path
