@@ -185,6 +185,13 @@ def test_removed_directory_is_made_again(tmp_path, caplog):
     assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
 
 
+def test_file_of_a_dead_process_in_which_nothing_waits_is_removed(tmp_path):
+    (tmp_path / "spool-host-1-1.mqspool").touch()
+    spool = Spool(tmp_path, max_bytes=PLENTY)
+    assert list(tmp_path.iterdir()) == []
+    spool.close()
+
+
 def test_spool_closes_where_the_file_system_cannot_tell_a_removal(spool, tmp_path, monkeypatch):
     def refuse(_fd):
         raise OSError(116, "Stale file handle")

@@ -95,11 +95,10 @@ def test_message_that_cannot_be_recorded_leaves_the_others_of_its_poll(tracing, 
     assert [span.name for span in exporter.take_all()] == ["process before", "process after"]
 
 
-def test_propagator_that_cannot_extract_leaves_no_span_open(tracing, propagating, no_failures_yet):
+def test_propagator_that_cannot_extract_is_a_counted_failure_without_a_span(tracing, propagating, no_failures_yet):
     propagating(Mock(TextMapPropagator, fields=frozenset(), **{"extract.side_effect": ZeroDivisionError}))
-    consume = ConsumeHook(tracing=tracing)
-    for each in consume.before([incoming(("traceparent", b"x"))]):
-        consume.after(each)
+    assert ConsumeHook(tracing=tracing).before([incoming(("traceparent", b"x"))]) == []
+    assert guard.failures() == {"ConsumeHook.before": 1}
 
 
 def test_each_type_of_exception_at_one_place_is_logged_once_and_few_types_are_logged(
