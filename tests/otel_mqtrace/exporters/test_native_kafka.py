@@ -257,7 +257,7 @@ def test_address_that_is_no_text_is_one_line_with_the_fix(traced, caplog):
     trace(pub(1))
     processor.run_once(now=10**18)
     line = caplog.messages[0]
-    assert "cannot be built: 'utf-8' codec can't encode" in line
+    assert "for \\udcff:9092 cannot be built: 'utf-8' codec can't encode" in line
     assert "correct MQTRACE_BOOTSTRAP_SERVERS" in line
 
 
