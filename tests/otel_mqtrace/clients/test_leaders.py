@@ -234,16 +234,24 @@ def test_topic_requested_as_the_look_up_ends_is_looked_up(cluster):
     assert leaders.of("late", 0) == "b3:3"
 
 
-def test_topics_wanted_in_one_go_are_looked_up_by_one_client():
-    asked = []
+def test_topics_wanted_in_one_go_are_looked_up_by_one_client(monkeypatch):
+    asked, begun, all_wanted = [], threading.Event(), threading.Event()
+
+    def gather(_seconds):
+        begun.set()
+        all_wanted.wait(10)
 
     def look_up(_connection, topics):
+        begun.set()
         asked.append(topics)
         return iter([(topic, {0: "b1:1"}, None) for topic in topics])
 
+    monkeypatch.setattr("otel_mqtrace.clients.confluent_kafka.leaders.pause", gather)
     leaders = Leaders({}, look_up=look_up)
-    for topic in ("orders", "bills"):
-        leaders.want(topic)
+    leaders.want("orders")
+    assert begun.wait(10)
+    leaders.want("bills")
+    all_wanted.set()
     leaders.settle(10)
     assert asked == [("orders", "bills")]
 

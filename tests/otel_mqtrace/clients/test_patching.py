@@ -72,15 +72,17 @@ def test_serializing_producer_is_traced(producer_of, spans, topic):
     assert spans.take(f"send {topic}").attributes["error.type"] == "_VALUE_SERIALIZATION"
 
 
-def test_avro_producer_imported_later_has_a_span_for_what_its_serialiser_refuses(
-    instrument, producer_of, spans, topic, short_lived, monkeypatch
+@pytest.mark.parametrize("is_imported_later", [False, True])
+def test_avro_producer_has_one_span_for_what_its_serialiser_refuses(
+    instrument, producer_of, spans, topic, short_lived, monkeypatch, is_imported_later
 ):
     def produce(self, **kwargs):
         if type(kwargs["value"]) is not bytes:
             raise KeyError(5)
         confluent_kafka.Producer.produce(self, **kwargs)
 
-    instrument()
+    if is_imported_later:
+        instrument()
     avro = short_lived("AvroProducer", confluent_kafka.Producer, type(confluent_kafka.Producer), produce=produce)
     monkeypatch.setitem(sys.modules, "confluent_kafka.avro", SimpleNamespace(AvroProducer=avro))
     producer = producer_of(make_producer=avro)
