@@ -275,9 +275,7 @@ class TraceProducer(MessageDelivery):
         try:
             return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
         except (KafkaException, TypeError, ValueError, SystemError) as error:  # SystemError: of an unprintable text
-            servers = (
-                servers_of(properties).encode("utf-8", "backslashreplace").decode()
-            )  # for log files
+            servers = servers_of(properties).encode("utf-8", "backslashreplace").decode()  # for log files
             fix = "correct MQTRACE_BOOTSTRAP_SERVERS, or the properties in kafka_config or MQTRACE_KAFKA_CONFIG"
             raise PeerError(
                 f"the trace producer for {servers} cannot be built: {error.__cause__ or error}: {fix}"
