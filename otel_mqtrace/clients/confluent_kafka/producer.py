@@ -122,77 +122,62 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
         if prepared is None:
             return original(self, *args, **kwargs)
         sending, changed_args, changed_kwargs = prepared
-        if is_c_code:
-            headers = {**dict(zip(order, args)), **kwargs}.get("headers")  # noqa: B905 - as above
-            bare_args, bare_kwargs = replace_arguments(order, changed_args, changed_kwargs, {"headers": headers})
-            return _call_client(
-                partial(original, self, *changed_args, **changed_kwargs),
-                sending,
-                headers,
-                partial(original, self, *bare_args, **bare_kwargs),
-            )
-        if sending is None:
-            return send(self, *changed_args, **changed_kwargs)
         try:
             result = send(self, *changed_args, **changed_kwargs)
-        except:  # a KafkaError can be raised, but is not a BaseException
-            sending.raised(sys.exc_info()[1])
-            raise
-        sending.returned()
-        return result
+        except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
+            headers = {**dict(zip(order, args)), **kwargs}.get("headers")  # noqa: B905 - as above
+            if not _may_drop_headers(sending, headers, is_c_code=is_c_code):
+                raise
+        else:
+            if sending is not None:
+                sending.returned()
+            return result
+        own_args, own_kwargs = replace_arguments(order, changed_args, changed_kwargs, {"headers": headers})
+        return _send_without_ours(partial(original, self, *own_args, **own_kwargs), sending)
 
     if not (is_c_code and order is PRODUCE_ORDER):
         return produce_with_span
     return _recorded_produce(original, produce_with_span)
 
 
-def _call_client(
-    call: Callable[[], Any], sending: Sending | None, headers: Any, again: Callable[[], Any] | None
-) -> Any:
-    """Return what the C code's ``produce`` returns, and note how the call ended.
-
-    ``again`` sends with the caller's ``headers`` alone what is too large with ours.
-    """
-    try:
-        result = call()
-    except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
-        is_queued = is_from_signal_handler()  # the handler runs once the message is queued
-        bare = None if is_queued or not _is_too_large(sys.exc_info()[1]) else again
-        if sending is not None and is_queued:
-            sending.returned()
-        elif sending is not None and bare is None:
-            sending.raised(sys.exc_info()[1])
-        if bare is None:
-            raise
-    else:
+def _may_drop_headers(sending: Sending | None, headers: Any, *, is_c_code: bool) -> bool:
+    """Note that ``produce`` raised; return whether the caller's ``headers`` alone may be what the client takes."""
+    if is_c_code and is_from_signal_handler():  # the handler runs once the message is queued
         if sending is not None:
             sending.returned()
-        return result
-    if sending is not None:
+        return False
+    is_too_large = is_c_code and _is_too_large(sys.exc_info()[1])
+    if sending is not None and is_too_large:
         sending.left_headers_out(headers)
-    return _call_client(bare, sending, headers, None)
+    elif sending is not None:
+        sending.raised(sys.exc_info()[1])
+    return is_too_large
 
 
-def _refused(  # noqa: PLR0913, PLR0917 - what is known of the message
-    state: ProducerState,
-    hook: SendHook,
-    sent: Sent | None,
-    user: Callback | None,
-    report: Callback | None,
-    headers: Any,
+def _report_again(  # noqa: PLR0913, PLR0917 - what is known of the message
+    state: ProducerState, hook: SendHook, sent: Sent | None, user: Callback | None, report: Any, headers: Any
 ) -> Any:
-    """Note that the client refused a recorded message; return the callback to send it again with, else ``_MISSING``."""
+    """Note that a recorded message was refused; return the callback to send it again with, or else ``_MISSING``."""
     if is_from_signal_handler():  # as above
         return _MISSING
     sending = None if sent is None else reopen_sending(state, hook, sent, user)
-    is_too_large = _is_too_large(sys.exc_info()[1])
+    return (sending or report) if _may_drop_headers(sending, headers, is_c_code=True) else _MISSING
+
+
+def _send_without_ours(call: Callable[[], Any], sending: Sending | None) -> Any:
+    """Send the message without our headers."""
     if sending is None:
-        return report if is_too_large else _MISSING
-    if is_too_large:
-        sending.left_headers_out(headers)
-        return sending
-    sending.raised(sys.exc_info()[1])
-    return _MISSING
+        return call()
+    try:
+        result = call()
+    except:  # a KafkaError can be raised, but is not a BaseException
+        if is_from_signal_handler():  # as above
+            sending.returned()
+        else:
+            sending.raised(sys.exc_info()[1])
+        raise
+    sending.returned()
+    return result
 
 
 def _is_too_large(error: Any) -> bool:
@@ -253,11 +238,11 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
         try:
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
-            report = _refused(state, hook, sent, user, report, headers)
+            report = _report_again(state, hook, sent, user, report, headers)
             if report is _MISSING:
                 raise
-        bare = partial(original, self, topic, value, key, partition, report, None, timestamp, headers)
-        return _call_client(bare, None if sent is None else report, headers, None)
+        call = partial(original, self, topic, value, key, partition, report, None, timestamp, headers)
+        return _send_without_ours(call, None if sent is None else report)
 
     return produce
 
