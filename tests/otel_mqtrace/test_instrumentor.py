@@ -374,6 +374,17 @@ def test_disabled_instrumentation_changes_nothing(instrumentor, monkeypatch):
     assert confluent_kafka.Producer is before
 
 
+def test_disabled_instrumentation_imports_no_client(run_code):
+    run_code(
+        """
+        import sys
+        from otel_mqtrace import MqTraceInstrumentor
+        MqTraceInstrumentor().instrument(enabled=False)
+        assert "confluent_kafka" not in sys.modules
+        """
+    )
+
+
 def test_connection_of_the_application_is_remembered_without_other_settings(instrumentor, instrument, kafka, spans):
     instrument()
     confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "ssl.ca.location": "probe"})

@@ -176,9 +176,24 @@ def test_messages_are_found_by_key_or_id(cluster, client):
     broker.put(b"by id", properties={"UNIQ_KEY": "order-1"})
     broker.put(b"neither", properties={"KEYS": "order-11"})
     assert [message.stored_body for _, message in client.find_by_key("T", "order-1")] == [b"by key", b"by id"]
-    assert list(client.find_by_key("T", "nobody")) == []
-    [asked, _] = broker.asked(RequestCode.QUERY_MESSAGE)
-    assert (asked.fields["maxNum"], asked.fields["beginTimestamp"]) == ("64", "0")
+    assert list(client.find_by_key("T", "nobody", begin_ms=5, end_ms=9)) == []
+    asked = [each.fields for each in broker.asked(RequestCode.QUERY_MESSAGE)]
+    assert [(each["maxNum"], each["beginTimestamp"], each["endTimestamp"]) for each in asked] == [
+        ("64", "0", str(2**63 - 1)),
+        ("64", "5", "9"),
+    ]
+
+
+def test_pull_brings_its_subscription_and_waits_at_the_broker_if_told_to(cluster, client):
+    """By bits 4 and 2 of the flag; without the first a broker refuses a group that is not online."""
+    [queue, *_] = client.route("T").readable
+    for suspend_ms in (0, 20):
+        client.pull({queue: 0}, group="g", suspend_ms=suspend_ms)
+    asked = [each.fields for each in cluster.brokers[0].asked(RequestCode.PULL_MESSAGE)]
+    assert [(each["subscription"], each["sysFlag"], each["suspendTimeoutMillis"]) for each in asked] == [
+        ("*", "4", "0"),
+        ("*", "6", "20"),
+    ]
 
 
 def test_topic_made_by_brokers_is_written_to_by_the_default_route(cluster, client):
@@ -191,6 +206,8 @@ def test_topic_made_by_brokers_is_written_to_by_the_default_route(cluster, clien
     assert len(client.writable("new")) == 4
     assert isinstance(client.send(outgoing, group="g")[0], SendResult)
     assert "new" in cluster.brokers[0].topics
+    [sent] = cluster.brokers[0].asked(RequestCode.SEND_MESSAGE_V2)
+    assert (sent.fields["c"], sent.fields["d"]) == ("TBW102", "4")  # default topic, and its queues
 
 
 def test_every_request_is_signed_where_keys_are_given(cluster):
