@@ -155,8 +155,8 @@ def _read(lines: Path, outcome: Outcome, hang_s: float) -> bool:
         begun = each.get("began", begun)
         if "test" in each:
             outcome.note(each["test"], each["outcome"], each["reason"])
-            outcome.spans[each["test"]] = each["spans"]
             begun = None
+        outcome.spans.update(each.get("spans", {}))
         if "not_collected" in each:
             outcome.not_collected.add(each["not_collected"])
     if begun is not None:
@@ -194,14 +194,9 @@ def verdict(seen: dict[str, Outcome], broke: dict[str, list[str]]) -> list[str]:
                 for test in sorted(differ)
                 if early.spans[test] != late.spans[test] and test not in early.floods & late.floods
             ]
-    wrong += [
-        f"{mode}: spans that never ended: {dict(seen[mode].unended)}"
-        for mode in _OURS
-        if mode in seen and seen[mode].unended
-    ]
-    wrong += [
-        f"{mode}: failures of ours: {dict(seen[mode].failed)}" for mode in _OURS if mode in seen and seen[mode].failed
-    ]
+    ours = [(mode, seen[mode]) for mode in _OURS if mode in seen]
+    wrong += [f"{mode}: spans that never ended: {dict(each.unended)}" for mode, each in ours if each.unended]
+    wrong += [f"{mode}: failures of ours: {dict(each.failed)}" for mode, each in ours if each.failed]
     return wrong
 
 

@@ -4,6 +4,7 @@ A pytest plugin, alone in its folder since the other suite may have a package ``
 switched on and when, ``MQTRACE_FOREIGN_OUT`` where outcomes go, ``MQTRACE_FOREIGN_COUNTS`` whether spans count at start or end.
 """
 
+import bisect
 import functools
 import gc
 import inspect
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -23,11 +25,12 @@ _AT_THE_END = {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode
 
 class _CountingEnds(SpanProcessor):
     def __init__(self):
-        self.ended = Counter()
-        self.counted = self.ended
+        self.ended = self.counted = Counter()
+        self.began_ns = []  # of each span that has ended, some long after their test
 
     def on_end(self, span):
         self.ended[_operation(span)] += 1
+        self.began_ns.append(span.start_time)
 
 
 class _Counting(_CountingEnds):
@@ -88,7 +91,7 @@ class _Recorder:
         self.subject, self.moment, self.done = subject or mode, moment, done
         self.lines = target.open("a", encoding="utf-8")
         self.worst: dict[str, tuple[str, str]] = {}
-        self.before = 0
+        self.tests: list[tuple[int, str]] = []
         self.spans = _CountingEnds() if os.environ.get("MQTRACE_FOREIGN_COUNTS") == "ends" else _Counting()
         self.provider = TracerProvider()
         self.provider.add_span_processor(self.spans)
@@ -120,7 +123,7 @@ class _Recorder:
 
     def pytest_runtest_logstart(self, nodeid):
         self.worst[nodeid] = ("passed", "")
-        self.before = self.spans.counted.total()
+        self.tests.append((time.time_ns(), nodeid))
         self.write(began=nodeid)
 
     def pytest_runtest_logreport(self, report):
@@ -131,7 +134,12 @@ class _Recorder:
 
     def pytest_runtest_logfinish(self, nodeid):
         outcome, reason = self.worst.pop(nodeid)
-        self.write(test=nodeid, outcome=outcome, reason=reason, spans=self.spans.counted.total() - self.before)
+        self.write(test=nodeid, outcome=outcome, reason=reason, spans=self.take_spans())
+
+    def take_spans(self) -> dict[str, int]:
+        """Return how many more spans have ended, by the test in which they began."""
+        began_ns, self.spans.began_ns = self.spans.began_ns, []
+        return Counter(self.tests[max(bisect.bisect(self.tests, (each, "~")) - 1, 0)][1] for each in began_ns)
 
     def pytest_collectreport(self, report):
         if report.failed:
@@ -143,6 +151,7 @@ class _Recorder:
         gc.collect()
         self.write(
             finished=exitstatus in _AT_THE_END,
+            spans=self.take_spans(),
             started=self.spans.counted,
             ended=self.spans.ended,
             failed=_failures_of(self.subject),
