@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.jobs.reading import ReadOptions
+    from spark_jobs.report.graph import Graph
     from spark_jobs.report.result import Result, Writers
 
 _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
@@ -428,6 +429,15 @@ def _warn_of_unknown(files: Iterable[str], options: ReconcileOptions) -> None:
         typer.echo(f"mqtrace: warning: passed over, neither a native landing nor spans: {first}{more}", err=True)
 
 
+def _warn_of_undrawn(drawn: Graph) -> None:
+    from bridge.page.wording import listed, plural  # noqa: PLC0415  (a list of commands does without)
+
+    counts = {"malformed record": drawn.malformed, "cut-off tail": drawn.truncated_tails}
+    lost = [plural(number, noun) for noun, number in counts.items() if number]
+    if lost:
+        typer.echo(f"mqtrace: warning: not drawn: {listed(lost)}; mqtrace inspect names them", err=True)
+
+
 def _print_writers(writers: Writers) -> None:
     if writers.evidence:
         typer.echo(f"mqtrace: {'; '.join(writers.evidence)}", err=True)
@@ -551,6 +561,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     with local_sources(options.otlp) as spans, shown_progress() as progress:
         drawn = job.run(replace(options, otlp=spans), progress=progress, report=partial(render_files, wanted))
     _warn_of_unknown(drawn.unknown_files, options)
+    _warn_of_undrawn(drawn)
     if as_json:
         sys.stdout.write(drawn.dumps())
     else:

@@ -76,7 +76,12 @@ def run(
             otlp = replace(otlp, files=named)
         drawn = _draw(engine, (native, otlp), policy, work=str(work), progress=progress)
         replace_outcome(report(drawn), work, options.out, has_verdicts=False)
-    return replace(drawn, unknown_files=frozenset().union(*(side.unknown for side in inputs)))
+    return replace(
+        drawn,
+        unknown_files=frozenset().union(*(side.unknown for side in inputs)),
+        malformed=sum(sum(side.survey.malformed.values()) for side in (native, otlp)),
+        truncated_tails=native.truncated_tails + otlp.truncated_tails,
+    )
 
 
 def _policy(options: ReconcileOptions) -> Policy:

@@ -150,7 +150,7 @@ class Graph:
     """The whole graph. Times are epoch milliseconds, ``None`` without events; ``sides`` are the inputs.
 
     A missing delivery counts up to ``horizon_ms`` only, a missing send from ``opening_ms`` on. ``unknown_files`` are
-    those among the sources that hold neither side.
+    those among the sources that hold neither side. ``malformed`` rows and what ``truncated_tails`` lost are not drawn.
     """
 
     sides: tuple[str, ...] = ()
@@ -162,6 +162,8 @@ class Graph:
     edges: tuple[Edge, ...] = ()
     calls: tuple[Call, ...] = ()
     unknown_files: frozenset[str] = frozenset()
+    malformed: int = 0
+    truncated_tails: int = 0
 
     def edges_of(self, kind: str) -> tuple[Edge, ...]:
         """Return the edges of a kind, busiest first, the sum of others last."""

@@ -76,6 +76,13 @@ def test_graph_of_an_empty_file_is_drawn_with_a_warning(tmp_path, capsys):
     assert "the graph is empty" in capsys.readouterr().err
 
 
+def test_malformed_and_cut_off_lines_are_counted_as_not_drawn(tmp_path, capsys):
+    (tmp_path / "spans.jsonl").write_text(f"{world()}\n{{\n{world()}\n{world()[:-9]}")
+    assert main(["graph", "--otlp", str(tmp_path / "spans.jsonl"), "--out", str(tmp_path / "out")]) == 0
+    warning = "mqtrace: warning: not drawn: 1 malformed record and 1 cut-off tail; mqtrace inspect names them\n"
+    assert capsys.readouterr().err == warning
+
+
 # -- A recorded system: the counts are those of its own notes
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
