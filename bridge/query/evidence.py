@@ -12,6 +12,7 @@ from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.message_id import ID_SHAPE
 from otel_mqtrace.model import KEY_SEPARATOR
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _AS_WRITTEN = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
 _WORD: Final = re.compile(f"[^{BATCH_SEPARATOR}{KEY_SEPARATOR}]+")
 _PREFIX_MARK: Final = "*"
+_UNDECODED: Final = re.compile("[\udc80-\udcff]")  # stands for a byte that the locale cannot decode
 _MOST_NEEDLES: Final = 200
 """Texts that are searched for one by one; with more of them, decoding every body takes less time."""
 
@@ -123,13 +125,16 @@ def parse_query(
     """Return the query of the options; ``C0000202*`` is a prefix, and the joined ids of a batch mean each message.
 
     Raises:
-        UsageError: an option is empty.
+        UsageError: an option is empty or not UTF-8.
     """
     msg_id = None if msg_id is None else msg_id.strip()
     texts = {"--msg-id": msg_id, "--key": key, "--topic": topic, "--group": group}
     empty = next((option for option, text in texts.items() if text is not None and not text), None)
     if empty:
         raise UsageError(f"{empty} is empty: give the text that the message carries")
+    for option, text in texts.items():
+        if text and _UNDECODED.search(text):
+            raise UsageError(f"{option} {visible(text)} is not UTF-8: use a UTF-8 terminal and locale (LC_ALL=C.UTF-8)")
     if msg_id is not None and msg_id.endswith(_PREFIX_MARK):
         prefix = msg_id.removesuffix(_PREFIX_MARK)
         return Query(prefix=prefix, key=key, topic=topic, group=group, outcome=outcome)

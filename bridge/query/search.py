@@ -226,8 +226,8 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     if nameless:
         matches.notes.append(f"{nameless:,} matching records have no message id and are not listed; --key finds them")
     if bad:
-        where = "" if "" in query.texts else " in the trace messages with this text"
-        matches.notes.append(f"{plural(bad, 'bad record')} not searched{where}, which mqtrace decode shows")
+        where = "" if "" in query.texts else " in the trace messages that contain the text searched for"
+        matches.notes.append(f"{plural(bad, 'bad record')} not searched{where}; mqtrace decode shows them")
     return matches
 
 

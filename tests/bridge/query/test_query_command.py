@@ -125,6 +125,7 @@ WRONG = {
     "page on standard output": (["--msg-id", "A", "--landing", "LANDING", "--html", "-"], "--html -: name a file"),
     "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for RocketMQ"),
     "trace topic of a landing": (["LANDING", "--trace-topic", "T"], "--trace-topic T changes nothing here"),
+    "no text": (["--key", "\udcff", "--landing", "LANDING"], "--key ⟨U+DCFF⟩ is not UTF-8: use a UTF-8 terminal"),
     "empty topic": (["LANDING", "--topic", ""], "--topic is empty"),
     "a topic in an index": (["--namesrv", "127.0.0.1:1", "--topic", "orders"], "add --scan"),
     "no address": (["LANDING", "--link-template", "jaeger"], "is not a web address"),

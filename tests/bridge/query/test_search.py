@@ -99,7 +99,7 @@ def test_bad_record_names_the_ids_and_keys_in_it(text, named, damage, why):
     remark = f"1 bad record has that {what}, which mqtrace decode shows: {why}"
     assert searching.search(shelf, query, Reading(), limit=1).searched.remarks == (remark,) * named
     (remark,) = searching.search(shelf, Query(topic="orders"), Reading(), limit=1).searched.remarks
-    assert remark.startswith("1 bad record not searched in the trace messages with this text")
+    assert remark.startswith("1 bad record not searched in the trace messages that contain the text searched for; ")
     (remark,) = searching.search(shelf, Query(), Reading(), limit=1).searched.remarks
     assert remark.startswith("1 bad record not searched")
 
