@@ -5,6 +5,7 @@ The commands themselves are entry points (``_command_tree``), so that a missing 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -92,6 +93,8 @@ def _fix_of(error: Exception) -> str:
     """Return what to add to a system error that names no fix: the fix, or an empty text."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return "; free space where the command writes, or set TMPDIR to a disk with room"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return "; use a shorter path"
     if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd() raises it
         with suppress(FileNotFoundError):
             Path.cwd()

@@ -43,8 +43,8 @@ def hold(directory: AnyPath, *, name: str) -> Iterator[Callable[[], None]]:
     Raises:
         UsageError: another run holds it, or it cannot be made or written to; from the check: another run took it.
     """
-    absent = [path for path in (directory, *directory.parents) if isinstance(path, Path) and not path.exists()]
     try:
+        absent = [path for path in (directory, *directory.parents) if isinstance(path, Path) and not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot create {name} {directory}: {error.strerror}; choose another directory") from error

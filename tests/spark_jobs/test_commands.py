@@ -35,6 +35,7 @@ WRONG = {
         *(([*SIDES, "--out", out], f"--out {out} is a landing") for out in ("bare", "bare/native/o", f"bare/{DAY}/o")),
         ([*SIDES, "--out", "o", "--history", "landing/native"], "--history landing/native is a landing"),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
+        ([*SIDES, "--out", "o" * 256], f"cannot create --out {'o' * 256}: File name too long; choose another"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),
         (["--native", SIDES[3], *SIDES[2:], "--out", "o"], "not native"),
