@@ -266,19 +266,19 @@ class ClientInstrumentor:
             return problem
         return patches
 
-    def _patches_of(self, problem: type[Patches] | Exception | None) -> type[Patches] | None:
-        """Return the class that patches the client; a missing client and one that cannot be imported are reported."""
+    def _patches_of(self, imported: type[Patches] | Exception | None) -> type[Patches] | None:
+        """Return the class that patches the client, if ``imported`` is one; a failed import is reported."""
         from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415 - as in `_switch_on`
 
-        if not isinstance(problem, Exception):
-            return problem
-        if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
+        if not isinstance(imported, Exception):
+            return imported
+        if isinstance(imported, ModuleNotFoundError) and imported.name == self.module:
             level = logging.DEBUG if self._is_automatic else logging.WARNING
             _log.log(level, "mqtrace: nothing is traced: %s", MissingExtraError(f"tracing {self.client}", self.extra))
             report(self, outcome="no_client")
             return None
-        kind = "" if isinstance(problem, ImportError) else f"{type(problem).__name__}: "
-        why = f"{kind}{problem}".partition("\n")[0]  # protobuf's has a page of advice
+        kind = "" if isinstance(imported, ImportError) else f"{type(imported).__name__}: "
+        why = f"{kind}{imported}".partition("\n")[0]  # protobuf's has a page of advice
         _log.warning(
             "mqtrace: %s cannot be imported: %s; it is not traced: repair or reinstall it, "
             "or leave it out with OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",
