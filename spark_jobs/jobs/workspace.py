@@ -172,8 +172,9 @@ def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath, *, ha
 
 def _rename_all(names: Sequence[str], work: Path, out: Path) -> None:
     """Replace these in ``out`` one by one, the last one being absent meanwhile; move all back if one cannot be."""
-    if any((out / name).is_dir() for name in names if name != VERDICTS):  # it is not a run's
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    foreign = next((name for name in names if name != VERDICTS and (out / name).is_dir()), None)
+    if foreign is not None:
+        raise IsADirectoryError(errno.EISDIR, f"{foreign} there is a directory")
     replaced = work / _REPLACED
     replaced.mkdir()
     moves = [(out / name, replaced / name) for name in names[-1:]]
