@@ -256,6 +256,14 @@ def test_parquet_landings_are_read(mqtrace, tmp_path):
     assert mqtrace("decode", stdin=path.read_bytes()) == (code, out, err.replace(str(path), "standard input"))
 
 
+def test_options_reach_the_codec_of_a_raw_body(mqtrace):
+    """It is decoded in parts, a body of a landing whole."""
+    body = PUB.decode().replace("\x010\x01OFF", "\x011\x01OFF").replace(" 😀", "").encode("gbk")
+    _, out, _ = mqtrace("decode", "--msg-type-map", "b", "--charset", "gbk", "-", stdin=body)
+    (item,) = objects(out)
+    assert (item["msg_type"], item["keys"]) == ("Order_Msg", "订单")
+
+
 def test_empty_input_is_no_error(mqtrace):
     assert mqtrace("decode") == (0, b"", "")
     assert mqtrace("encode") == (0, b"", "")

@@ -53,7 +53,10 @@ VALUES = {
     "an unfinished delivery": (verdict(otlp={"end_ms": None}), {"finished": False}),
     "a duration that overflows": (verdict(otlp={"start_ms": -(2**62) * 2 + 1, "end_ms": 2**62}), {"busy_ms": None}),
     **{
-        f"topic {topic!r:.9}": (verdict(topic=topic), dict(zip(("via", "namespace", "bare_topic"), parts, strict=True)))
+        f"topic {topic!r:.12}": (
+            verdict(topic=topic),
+            dict(zip(("via", "namespace", "bare_topic"), parts, strict=True)),
+        )
         for topic, *parts in [
             ("orders", None, None, "orders"),
             ("ns%orders", None, "ns", "orders"),
