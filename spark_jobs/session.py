@@ -51,10 +51,7 @@ def peer_errors() -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        thrown = error.java_exception
-        while (cause := thrown.getCause()) is not None:
-            thrown = cause
-        raise PeerError(f"Spark failed: {_first_line(thrown.toString())}; fix that and run it again") from error
+        raise PeerError(f"Spark failed: {_root_line(error.java_exception)}; fix that and run it again") from error
     except PythonException as error:
         messages = _OWN_MESSAGE.findall(str(error))
         if not messages:
@@ -362,12 +359,20 @@ def _environment(*, is_local: bool) -> None:
 
 
 def _start_error(error: Exception, master: str | None) -> PeerError | UsageError:
-    line, home = _first_line(error), os.environ.get("SPARK_HOME")
+    thrown, home = getattr(error, "java_exception", None), os.environ.get("SPARK_HOME")
+    line = _first_line(error) if thrown is None else _root_line(thrown)
     if "JAVA_GATEWAY_EXITED" in line:
         return PeerError("Spark's JVM did not start: check --driver-memory, and that JAVA_HOME is Java 17 or later")
     # With a Spark of another release pyspark fails in many ways; spark-submit sets SPARK_HOME to its own.
     doubt = f"; unset SPARK_HOME ({home}) if that is not pyspark's release" if home and master else ""
     return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {line[:200]}{doubt}")
+
+
+def _root_line(thrown: Any) -> str:
+    """Return the first line of the root cause of a Java exception."""
+    while (cause := thrown.getCause()) is not None:
+        thrown = cause
+    return _first_line(thrown.toString())
 
 
 def _first_line(error: object) -> str:

@@ -30,13 +30,20 @@ def test_interrupted_command_prints_one_line_and_leaves_nothing(tmp_path, stage,
 
 
 @pytest.mark.spark
-def test_wrong_setting_of_spark_sql_is_one_line_and_exit_2(tmp_path):
+@pytest.mark.parametrize(
+    ("master", "conf", "why"),
+    [
+        ("local[1]", ["--conf", "spark.sql.shuffle.partitions=x"], "spark.sql.shuffle.partitions"),
+        ("local[0]", [], "Asked to run locally with 0 threads\n"),
+    ],
+    ids=["setting", "master"],
+)
+def test_wrong_master_or_setting_is_one_line_with_its_cause_and_exit_2(tmp_path, master, conf, why):
     """In a process of its own: only a new session leaves its settings unchecked until their first use."""
-    conf = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=x"]
-    done = run_program(*MQTRACE, "reconcile", *SIDES, "--out", tmp_path, *conf)
+    done = run_program(*MQTRACE, "reconcile", *SIDES, "--out", tmp_path, "--master", master, *conf)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith("mqtrace: error: Spark refuses master 'local[1]' or a setting: ")
-    assert "spark.sql.shuffle.partitions" in done.stderr
+    assert done.stderr.startswith(f"mqtrace: error: Spark refuses master '{master}' or a setting: ")
+    assert why in done.stderr
 
 
 def _press(times, passed):
