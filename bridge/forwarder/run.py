@@ -356,7 +356,7 @@ def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCount
     )
     without_record, refused = sorted(native.without_record.items()), sorted(native.refused.items())
     not_traces = f"not OTLP traces{_first(source.first_bad)}"
-    cut = _first(":".join(map(str, min(source.cut_files.items(), default=()))))
+    cut = _first(next((f"{name}:{number}" for name, number in sorted(source.cut_files.items())), ""))
     notes = [
         *(
             (number, f"span without a record: {scope}", f"spans without a record: {scope}")

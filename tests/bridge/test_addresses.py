@@ -51,10 +51,11 @@ def test_directory_below_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
 
 
 def test_directory_and_glob_hold_data_files_only(tmp_path):
+    tmp_path /= ".hidden"  # a directory below which nothing is read unless it is named
     native = tmp_path / "native.tmp"  # a suffix by which a file is ignored
     wanted = [native / "a.jsonl", native / "b.jsonl"]
     others = [native / name for name in ("_manifest.jsonl", ".part-0.jsonl.tmp", "README.md")]
-    native.mkdir()
+    native.mkdir(parents=True)
     os.mkfifo(native / "c.jsonl")
     (native / "d.jsonl").symlink_to("d.jsonl")
     for path in (*wanted, *others):
