@@ -20,6 +20,7 @@ from spark_jobs.explain.drop_budget import (
     carry_over,
     choose_rows,
     group_residue,
+    spark_hash,
 )
 from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.judging.columns import flatten_sides
@@ -213,6 +214,20 @@ def rows_of(*rows: dict) -> dict:
     return dict(flatten_sides(pa.Table.from_pylist([{**defaults, **row} for row in rows], schema=RESIDUE)))
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("a", -5, None, 1), -6242766807896990128),
+        (("", 0, "h\u00e9llo" * 20, None), -6654923225715072744),
+        ((None, 9223372036854775807, "x" * 32, 7), -5492001042696643090),
+        (("publish", 3, "0123456789abcdef0123456789abcdef0123456", -9223372036854775808), -2110517724060434207),
+    ],
+)
+def test_hash_of_a_row_equals_sparks(values, expected):
+    """Printed by Spark 3.5: ``select xxhash64(a, b, c, d)``."""
+    assert spark_hash(*values) == expected
+
+
 def test_name_of_a_group_is_json_without_nulls():
     assert LossGroup("native", None, None, None, None).name == '{"lost":"native"}'
     named = LossGroup("otlp", 'q"\\\x01\n/\u00fc', "g", "0A0B", -3).name
@@ -249,11 +264,12 @@ def test_cell_is_known_near_a_bucket_only():
     assert [hull.groups[place].cell for place in hull.group_of] == [None, 2, 3, 4, None, None]
 
 
-def test_keys_of_a_group_are_chosen_by_time_then_by_id():
-    found = {"M2": 5, "M0": 5, "M1": 5, "M4": 1, "M3": None}
-    columns = rows_of(*({"msg_id": name, "otlp.end_ms": at, "event_ms": at} for name, at in found.items()))
+def test_keys_of_a_group_are_chosen_by_time_then_by_hash():
+    made = [{"msg_id": f"M{number}", "otlp.end_ms": at, "event_ms": at} for number, at in enumerate([5, 5, 5, 1, None])]
+    columns = rows_of(*made)
     grouped, is_open = group_residue(columns), is_known(columns["reason"])
-    order = [3, 1, 2, 0, 4]
+    by_hash = sorted(range(3), key=lambda row: spark_hash("publish", f"M{row}", 5))
+    order = [3, *by_hash, 4]
     group = grouped.groups[0]
     for count in range(6):
         chosen = choose_rows(columns, grouped, is_open, [Allocation(group, "full", count)])
