@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 # A busy machine is no counterexample: no example is timed.
 settings.register_profile("mqtrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mqtrace")
-# Under nohup every process of a test would ignore it, as the commands leave what is ignored.
+# Under nohup, or in a script's background, every process of a test would ignore them, as commands leave what is ignored.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ROOT = Path(__file__).parents[1]
 _ASKS_FOR_SPARK = re.compile(r"^ *def \w+\((?:[^)]*\W)?spark\W", re.MULTILINE)
