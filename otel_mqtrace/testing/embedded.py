@@ -1,8 +1,8 @@
 """A Kafka inside this process: librdkafka's mock cluster behind a small class, a real TCP broker for this machine.
 
 It lacks durability, transaction isolation (readers see aborted messages), admin requests and volume: each partition
-keeps about 5 MiB and drops the rest silently, which ``assert_untrimmed`` detects. The Python client reaches the mock
-only through ``test.mock.num.brokers``; the C functions (``rdkafka_mock.h``) also create topics and inject faults.
+keeps about 5 MiB and drops the rest silently, which ``assert_untrimmed`` detects. It is controlled by librdkafka's C
+functions (``rdkafka_mock.h``), which the Python client does not offer.
 """
 
 from __future__ import annotations
@@ -72,12 +72,13 @@ def find_librdkafka() -> Iterator[str]:
         yield system
 
 
-def load_mock_api(paths: Iterable[str] | None = None) -> ctypes.CDLL | None:
-    """Return the first librdkafka of ``paths`` that exports the whole mock interface, declared, else ``None``.
+def load_mock_api(paths: Iterable[str]) -> ctypes.CDLL:
+    """Return the first librdkafka of ``paths`` that exports the whole mock interface, declared.
 
-    Without ``paths``, everything that :func:`find_librdkafka` yields is tried.
+    Raises:
+        PeerError: there is none.
     """
-    for path in find_librdkafka() if paths is None else paths:
+    for path in paths:
         try:
             library = ctypes.CDLL(path)
             for name, (result, arguments) in _SIGNATURES.items():
@@ -86,7 +87,9 @@ def load_mock_api(paths: Iterable[str] | None = None) -> ctypes.CDLL | None:
         except (OSError, AttributeError):
             continue
         return library
-    return None
+    raise PeerError(
+        "the embedded broker cannot start: librdkafka's C interface was not found; install confluent-kafka from a wheel"
+    )
 
 
 RETENTION_BYTES: Final = 5 * 1024 * 1024
@@ -95,75 +98,10 @@ RETENTION_BYTES: Final = 5 * 1024 * 1024
 _RD_KAFKA_PRODUCER: Final = 0
 _ERROR_TEXT_BYTES: Final = 512
 _TIMEOUT_S: Final = 10.0
+_REBALANCE_DELAY_MS: Final = 100
+"""How long a new group waits for more members (Kafka: 3 s)."""
 
 _log = logging.getLogger(__name__)
-
-
-class _CMock:
-    """The mock cluster through its C functions: everything works."""
-
-    def __init__(self, api: ctypes.CDLL, brokers: int, rebalance_delay_ms: int) -> None:
-        self._api = api
-        error = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
-        conf = api.rd_kafka_conf_new()
-        # The mock logs every injected fault to stderr; level 0 leaves emergencies only.
-        api.rd_kafka_conf_set(conf, b"log_level", b"0", error, _ERROR_TEXT_BYTES)
-        self._handle: int | None = api.rd_kafka_new(_RD_KAFKA_PRODUCER, conf, error, _ERROR_TEXT_BYTES)
-        if not self._handle:
-            raise PeerError(f"the embedded broker did not start: {error.value.decode(errors='replace')}")
-        self._cluster: int | None = api.rd_kafka_mock_cluster_new(self._handle, brokers)
-        if not self._cluster:
-            api.rd_kafka_destroy(self._handle)
-            raise PeerError(f"the embedded broker did not start with {brokers} brokers: is loopback TCP allowed here?")
-        # once: a signal that comes to the mock's thread ends it, and frees what this returns
-        self._bootstrap = str(api.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
-        self.call("group_initial_rebalance_delay_ms", rebalance_delay_ms)
-
-    def bootstrap(self) -> str:
-        return self._bootstrap
-
-    def call(self, function: str, *arguments: Any) -> None:
-        """Call ``rd_kafka_mock_<function>`` on this cluster; a non-zero result becomes a ``PeerError``."""
-        self._wake()
-        code = getattr(self._api, f"rd_kafka_mock_{function}")(self._cluster, *arguments)
-        if code:
-            reason = self._api.rd_kafka_err2str(code).decode(errors="replace")
-            raise PeerError(f"the embedded broker refused {function}{arguments}: {reason}")
-
-    def _wake(self) -> None:
-        """Connect once: the mock's thread may sleep a second over a request that comes right after it served one."""
-        for address in self.bootstrap().split(","):
-            host, _, port = address.rpartition(":")
-            with suppress(OSError):  # a broker that is down
-                socket.create_connection((host, int(port)), _TIMEOUT_S).close()
-                return
-
-    def close(self) -> None:
-        if self._cluster is not None:
-            self._wake()
-            self._api.rd_kafka_mock_cluster_destroy(self._cluster)
-            self._api.rd_kafka_destroy(self._handle)
-            self._cluster = self._handle = None
-
-
-class _PropertyMock:
-    """The mock cluster through the one property the Python client has for it: a broker, but no control over it."""
-
-    def __init__(self, brokers: int) -> None:
-        self._owner: Any = cimpl.Producer({"test.mock.num.brokers": brokers, "log_level": 0}, logger=_log)
-
-    def bootstrap(self) -> str:
-        brokers = self._owner.list_topics(timeout=_TIMEOUT_S).brokers.values()
-        return ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
-
-    def call(self, function: str, *arguments: Any) -> None:
-        raise PeerError(
-            f"the embedded broker cannot do {function}{arguments} here: librdkafka's C interface was not found; "
-            "install confluent-kafka from a wheel"
-        )
-
-    def close(self) -> None:
-        self._owner = None
 
 
 class EmbeddedKafka:
@@ -175,31 +113,39 @@ class EmbeddedKafka:
             kafka.create_topic("orders", partitions=4)
             producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
-    ``brokers`` have the ids 1 to n. ``rebalance_delay_ms`` is how long a new group waits for more members (Kafka: 3 s).
-    ``librdkafka`` are the paths of libraries to control it with, best first, instead of those of this environment. A
-    topic is created with four partitions at its first use. ``api_keys`` and error codes of the fault injection are
-    those of the Kafka protocol (Produce is 0, Fetch 1; ``KafkaError`` codes of confluent-kafka fit).
+    ``brokers`` have the ids 1 to n. A topic is created with four partitions at its first use. ``api_keys`` and error
+    codes of the fault injection are those of the Kafka protocol (Produce is 0, Fetch 1; ``KafkaError`` codes of
+    confluent-kafka fit).
 
     Raises ``PeerError`` when it cannot start and for any refusal of librdkafka.
     """
 
     PRODUCE: Final = 0
 
-    def __init__(
-        self, *, brokers: int = 1, rebalance_delay_ms: int = 100, librdkafka: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, *, brokers: int = 1) -> None:
         if brokers < 1:
             raise UsageError(f"the embedded broker needs at least one broker, not {brokers}")
         self._brokers = brokers
-        self._rebalance_delay_ms = rebalance_delay_ms
-        self._librdkafka = librdkafka
-        self._mock: _CMock | _PropertyMock | None = None
+        self._cluster: int | None = None
 
     def __enter__(self) -> Self:
-        api = load_mock_api(self._librdkafka)
-        self._mock = (
-            _PropertyMock(self._brokers) if api is None else _CMock(api, self._brokers, self._rebalance_delay_ms)
-        )
+        self._api = api = load_mock_api(find_librdkafka())
+        error = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
+        conf = api.rd_kafka_conf_new()
+        # The mock logs every injected fault to stderr; level 0 leaves emergencies only.
+        api.rd_kafka_conf_set(conf, b"log_level", b"0", error, _ERROR_TEXT_BYTES)
+        self._handle: int | None = api.rd_kafka_new(_RD_KAFKA_PRODUCER, conf, error, _ERROR_TEXT_BYTES)
+        if not self._handle:
+            raise PeerError(f"the embedded broker did not start: {error.value.decode(errors='replace')}")
+        self._cluster = api.rd_kafka_mock_cluster_new(self._handle, self._brokers)
+        if not self._cluster:
+            api.rd_kafka_destroy(self._handle)
+            raise PeerError(
+                f"the embedded broker did not start with {self._brokers} brokers: is loopback TCP allowed here?"
+            )
+        # once: a signal that comes to the mock's thread ends it, and frees what this returns
+        self._bootstrap = str(api.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
+        self._call("group_initial_rebalance_delay_ms", _REBALANCE_DELAY_MS)
         return self
 
     def __exit__(
@@ -209,48 +155,62 @@ class EmbeddedKafka:
 
     def close(self) -> None:
         """Stop the brokers and their threads; every byte is gone. Calling it again does nothing."""
-        if self._mock is not None:
-            self._mock.close()
-            self._mock = None
+        if self._cluster is not None:
+            self._wake()
+            self._api.rd_kafka_mock_cluster_destroy(self._cluster)
+            self._api.rd_kafka_destroy(self._handle)
+            self._cluster = None
 
     @property
     def bootstrap_servers(self) -> str:
         """``host:port`` pairs joined by commas, for ``bootstrap.servers``."""
-        return self._running.bootstrap()
-
-    @property
-    def _running(self) -> _CMock | _PropertyMock:
-        if self._mock is None:
+        if self._cluster is None:
             raise UsageError("the embedded broker is not running: use it inside 'with EmbeddedKafka() as kafka:'")
-        return self._mock
+        return self._bootstrap
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        """Call ``rd_kafka_mock_<function>`` on this cluster; a non-zero result becomes a ``PeerError``."""
+        self._wake()
+        code = getattr(self._api, f"rd_kafka_mock_{function}")(self._cluster, *arguments)
+        if code:
+            reason = self._api.rd_kafka_err2str(code).decode(errors="replace")
+            raise PeerError(f"the embedded broker refused {function}{arguments}: {reason}")
+
+    def _wake(self) -> None:
+        """Connect once: the mock's thread may sleep a second over a request that comes right after it served one."""
+        for address in self.bootstrap_servers.split(","):
+            host, _, port = address.rpartition(":")
+            with suppress(OSError):  # a broker that is down
+                socket.create_connection((host, int(port)), _TIMEOUT_S).close()
+                return
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic with exactly ``partitions`` partitions; a topic that exists is a ``PeerError``."""
-        self._running.call("topic_create", name.encode(), partitions, self._brokers)
+        self._call("topic_create", name.encode(), partitions, self._brokers)
 
     def push_request_errors(self, api_key: int, *codes: int) -> None:
         """Answer the next ``len(codes)`` requests of this kind with these errors (0: let that one pass)."""
-        self._running.call("push_request_errors_array", api_key, len(codes), (ctypes.c_int * len(codes))(*codes))
+        self._call("push_request_errors_array", api_key, len(codes), (ctypes.c_int * len(codes))(*codes))
 
     def clear_request_errors(self, api_key: int) -> None:
         """Forget the errors that were pushed and not yet given."""
-        self._running.call("clear_request_errors", api_key)
+        self._call("clear_request_errors", api_key)
 
     def set_topic_error(self, topic: str, code: int) -> None:
         """Answer metadata and produce requests for ``topic`` with this error from now on; 0 heals it."""
-        self._running.call("topic_set_error", topic.encode(), code)
+        self._call("topic_set_error", topic.encode(), code)
 
     def broker_down(self, broker_id: int) -> None:
         """Disconnect a broker and refuse its connections: what it leads waits or times out."""
-        self._running.call("broker_set_down", broker_id)
+        self._call("broker_set_down", broker_id)
 
     def broker_up(self, broker_id: int) -> None:
         """Let a broker that was down answer again."""
-        self._running.call("broker_set_up", broker_id)
+        self._call("broker_set_up", broker_id)
 
     def set_rtt(self, broker_id: int, rtt_ms: int) -> None:
         """Delay every answer of a broker (-1: of all) by ``rtt_ms`` milliseconds."""
-        self._running.call("broker_set_rtt", broker_id, rtt_ms)
+        self._call("broker_set_rtt", broker_id, rtt_ms)
 
     def watermarks(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return partition → (first kept offset, next offset), from the broker, not from a cache."""
