@@ -17,7 +17,7 @@ from typing_extensions import Protocol  # its metaclass is derived from typing's
 
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
-from otel_mqtrace.hooks.process import MessageSource, sources
+from otel_mqtrace.hooks.process import MessageSource, end_blocks, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -154,6 +154,7 @@ class Patches(ABC):
     def _remove_source(self) -> None:
         if self.source in sources:
             sources.remove(self.source)
+        end_blocks(self.source)
 
 
 def _wrap(original: Callable[..., Any], wrap: Wrapper) -> Callable[..., Any] | None:

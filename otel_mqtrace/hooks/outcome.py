@@ -148,6 +148,8 @@ A finaliser may run while its own thread holds a lock of the SDK, so it must not
 """
 _at_exit: Final[list[int]] = []
 """The generations, of this process and its parents, whose exit ends what is open."""
+ends_at_exit: Final[list[Callable[[], object]]] = []
+"""Functions that defer the end of what is still open when the process exits."""
 _finalizers: Final[dict[int, weakref.finalize[Any, Any]]] = {}
 _numbers: Final = count()
 _BEFORE_CHILDREN_ARE_JOINED: Final = 0  # a processor that gets its first span then can still have its turn
@@ -157,7 +159,7 @@ _BEFORE_CHILDREN_ARE_JOINED: Final = 0  # a processor that gets its first span t
 def defer_end(hook: _Hook, call: SingleEnd, **outcome: Any) -> None:
     """Have ``hook.after(call, **outcome)`` called by the next hook, with the time of now; takes no lock."""
     if call.is_open:
-        _drain_at_exit()
+        drain_at_exit()
         deferred_ends.append((hook, call, {"end_ns": hook.now_ns(), **outcome}))
 
 
@@ -179,7 +181,7 @@ def drain_deferred_ends() -> None:
 
 def when_collected(client: object, end: Callable[[], object]) -> None:
     """Call ``end`` when ``client`` is collected or the process exits; it must do no more than :func:`defer_end`."""
-    _drain_at_exit()  # before the first client: at exit the finaliser made first is called last
+    drain_at_exit()  # before the first client: at exit the finaliser made first is called last
     number = next(_numbers)
     _finalizers[number] = weakref.finalize(client, _collected, number, end)
 
@@ -189,11 +191,12 @@ def _collected(number: int, end: Callable[[], object]) -> None:
     end()
 
 
-def _drain_at_exit() -> None:
+def drain_at_exit() -> None:
+    """Have this process end at its exit what is open and what was deferred; called again it does nothing."""
     generation = process_generation()
     if generation not in _at_exit:
         if not _at_exit:
-            weakref.finalize(deferred_ends, drain_deferred_ends)
+            weakref.finalize(deferred_ends, _end_last)
         _at_exit.append(generation)
         at_child_exit(_end_all, priority=_BEFORE_CHILDREN_ARE_JOINED)
 
@@ -203,6 +206,13 @@ def _end_all() -> None:
     if all(each.daemon for each in others):  # any other thread outlives multiprocessing's exit, and ends its own calls
         for finalizer in list(_finalizers.values()):  # the garbage collector may take one out meanwhile
             finalizer()
+        _end_last()
+    drain_deferred_ends()
+
+
+def _end_last() -> None:
+    for end in ends_at_exit:
+        end()
     drain_deferred_ends()
 
 

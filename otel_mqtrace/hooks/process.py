@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.outcome import Handling
+from otel_mqtrace.hooks.outcome import Handling, drain_at_exit, ends_at_exit
 from otel_mqtrace.hooks.scope import BlockScope, handled_here, processing_context
 from otel_mqtrace.model import ContextCode
 
@@ -50,6 +50,19 @@ class MessageSource(Protocol):
 
 sources: Final[list[MessageSource]] = []
 """The instrumented clients; each adds itself when it is patched and removes itself when it is restored."""
+_open: Final[dict[int, tuple[MessageSource, Owner]]] = {}
+"""Identity of a block that was entered and not left → source and owner of its message."""
+
+
+def end_blocks(source: MessageSource | None = None) -> None:
+    """Defer the end of the open blocks of ``source``, of all without one: their outcome is unknown."""
+    for key in list(_open):
+        found = _open.get(key)
+        if found is not None and (source is None or source is found[0]) and _open.pop(key, None) is not None:
+            found[1].finish(ContextCode.RETURNNULL, None, later=True)
+
+
+ends_at_exit.append(end_blocks)
 
 
 # -- blocks -----------------------------------------------------------------------------------------------------
@@ -57,13 +70,12 @@ class Block:
     """``with process(message)``: makes the span current, undoes that, and ends the span; also ``async with``.
 
     The message is the first of ``candidates`` that belongs to a client. :meth:`suspend` and :meth:`resume` are for a
-    handler that is left and entered again, a generator.
+    handler that is left and entered again, a generator. A block that is dropped before its exit ends the message too.
     """
 
     def __init__(self, candidates: Iterable[object], consumer: object | None) -> None:
         self._candidates = candidates
         self._consumer = consumer
-        self._owner: Owner | None = None
         self._scope: BlockScope | None = None
         self._suspended: Context | None = None
         self.handling = Handling()
@@ -95,18 +107,21 @@ class Block:
 
     @guarded("process.enter")
     def _enter(self) -> None:
-        owners = (each.owner_of(candidate, self._consumer) for candidate in self._candidates for each in sources)
-        self._owner = next((owner for owner in owners if owner is not None), None)
-        if self._owner is not None:
-            call = self._owner.call
+        if id(self) in _open:  # entered again without an exit
+            self._drop()
+        pairs = ((source, candidate) for candidate in self._candidates for source in sources)
+        owners = ((source, source.owner_of(candidate, self._consumer)) for source, candidate in pairs)
+        source, owner = next((found for found in owners if found[1] is not None), (None, None))
+        if source is not None and owner is not None:
+            _open[id(self)] = source, owner
+            drain_at_exit()
+            call = owner.call
             self.handling = Handling(call.span)
             self._scope = BlockScope(processing_context(call.process_ctx, self.handling))
 
     @guarded("process.exit")
     def _exit(self, exception: BaseException | None) -> None:
-        if self._scope is not None:
-            self._scope.leave()
-        owner, self._owner = self._owner, None
+        owner = self._leave()
         if owner is None:
             return
         if exception is None:
@@ -116,12 +131,20 @@ class Block:
         else:
             owner.finish(ContextCode.EXCEPTION, exception)
 
-    @guarded("process.dropped")
-    def drop(self) -> None:
-        """End a message whose loop was collected or left: its outcome is unknown."""
+    def _leave(self) -> Owner | None:
+        """Restore what was current before; return the owner to the one caller that ends the message."""
         if self._scope is not None:
             self._scope.leave()
-        owner, self._owner = self._owner, None
+        found = _open.pop(id(self), None)
+        return None if found is None else found[1]
+
+    def __del__(self) -> None:
+        if _open and id(self) in _open:  # at exit, Python empties our module
+            self._drop()
+
+    @guarded("process.dropped")
+    def _drop(self) -> None:
+        owner = self._leave()
         if owner is not None:
             owner.finish(ContextCode.RETURNNULL, None, later=True)
 
@@ -250,10 +273,6 @@ class _Loop:
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(None, exception, None)
-
-    def __del__(self) -> None:
-        if self._block is not None:
-            self._block.drop()
 
 
 class Loop(_Loop, Iterator[_M], Generic[_M]):

@@ -332,13 +332,21 @@ def test_forked_child_ends_no_span_of_its_parent(sender, exporter):
 AT_EXIT = """
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-from otel_mqtrace import SendHook
+from otel_mqtrace import ConsumeHook, SendHook, process
+from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.outcome import defer_end, when_collected
+from otel_mqtrace.hooks.process import Owner, sources
 from otel_mqtrace.hooks.tracing import Tracing
 
 provider = TracerProvider()
 provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
 hook = SendHook(tracing=Tracing.create(tracer_provider=provider))
+
+
+class Source:
+    def owner_of(self, message, consumer):
+        (call,) = ConsumeHook(tracing=Tracing.create(tracer_provider=provider)).before([message])
+        return Owner(call, call.finish)
 
 
 class Client:
@@ -355,8 +363,9 @@ class Client:
     [
         ("clients = [Client('first'), Client('second')]", ["send second", "send first"]),
         ("defer_end(hook, hook.before('dropped'))", ["send dropped"]),
+        ("sources.append(Source()); block = process(IncomingMessage('t')); block.__enter__()", ["process t"]),
     ],
-    ids=["clients alive", "left and never taken up"],
+    ids=["clients alive", "left and never taken up", "block open"],
 )
 def test_open_calls_at_exit_are_ended_before_the_provider_shuts_down(run_code, story, ended):
     assert run_code(AT_EXIT + story).splitlines() == ended

@@ -19,6 +19,7 @@ from otel_mqtrace import ConsumeHook, SendHook, process
 from otel_mqtrace.hooks.consume import ProcessSpan
 from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
+from otel_mqtrace.hooks.process import end_blocks
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import in_thread, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox, incoming
@@ -249,6 +250,20 @@ class TestBlocks:
         block.__exit__(None, None, None)
         _nothing_here()
         exporter.take("process letters")
+
+    def test_block_that_is_never_left_ends_its_message(self, letterbox, exporter):
+        in_thread(process(Letter(1)).__enter__)  # dropped
+        block = process(Letter(2))
+        block.__enter__()
+        block.__enter__()
+        end_blocks(object())
+        drain_deferred_ends()
+        assert len(exporter.take_all("process letters")) == 2
+        end_blocks(letterbox)
+        drain_deferred_ends()
+        assert exporter.take("process letters").attributes["mqtrace.context_code"] == "RETURNNULL"
+        block.__exit__(None, None, None)
+        exporter.assert_empty()
 
     async def test_concurrent_tasks_have_their_own_message(self, letterbox, exporter):
         async def handle(number, barrier):
