@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -122,19 +123,8 @@ def finished_name(name: str) -> str:
     return name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX)
 
 
-try:
-    import fcntl
-except ImportError:  # Windows: no advisory locks, hence no adoption
-    fcntl = None  # type: ignore[assignment]
-
-LOCKS: Final = fcntl is not None
-"""Whether a lock shows which writers live; without locks nothing is ever adopted."""
-
-
 def claim(file: IO[bytes]) -> bool:
     """Lock ``file`` for this process's life, or until it is closed; ``False`` when another process holds it."""
-    if fcntl is None:
-        return True
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -146,8 +136,6 @@ def _create_locked(path: Path) -> IO[bytes]:
     """Create ``path``, unbuffered, and lock it; again where another process removed it as an orphan in between."""
     while True:
         file = path.open("wb", buffering=0)
-        if fcntl is None:
-            return file
         with contextlib.suppress(OSError):  # a file system without locks, where nothing is ever adopted
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
         if path.exists():
@@ -162,8 +150,6 @@ def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
     process; the messages of an unfinished parquet file were never committed. Return what the adopted parts hold, a torn
     last line not counted.
     """
-    if fcntl is None:
-        return ()
     adopted = []
     for path in sorted(native_directory(landing).glob(f"date=*/.part-*{IN_PROGRESS_SUFFIX}")):
         try:
@@ -247,8 +233,6 @@ class _JsonLinesPart(_Part):
         """Flush to the disk, rename, and only then close: closing releases the lock that keeps others away."""
         self._cut()
         os.fsync(self._file.fileno())
-        if not LOCKS:
-            self._file.close()  # Windows renames no open file
         self.path.rename(self._final)
         self._file.close()
 
@@ -319,8 +303,6 @@ class _ParquetPart(_Part):
         with _create_locked(self.path) as file:
             parquet.write_table(pa.concat_tables(self._tables), self.path, compression="zstd")
             os.fsync(file.fileno())
-            if not LOCKS:
-                file.close()  # Windows renames no open file
             self.path.rename(self._final)
 
     def is_removed(self) -> bool:

@@ -24,7 +24,6 @@ from otel_mqtrace.wire.otlp.sdk_spans import END, PARENT_ID, SPAN_FLAGS, SPAN_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from types import TracebackType
 
     from opentelemetry.trace import SpanKind
     from opentelemetry.util.types import AttributeValue
@@ -310,6 +309,15 @@ UNREAD: Final = 2
 """The instance attributes of a span of which nothing was read: its record, its end."""
 
 
+def _written(name: str) -> Any:
+    """Return a method that calls the one of this name of the SDK span."""
+
+    def write(self: WritableRecordSpan, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._writable(), name)(*args, **kwargs)
+
+    return write
+
+
 class WritableRecordSpan(RecordSpan, trace.Span):
     """The current span of a handler: the first write builds an SDK span with the same ids, parts and start."""
 
@@ -374,42 +382,10 @@ class WritableRecordSpan(RecordSpan, trace.Span):
             span.set_attributes({semconv.MQTRACE_SUCCESS: is_success, semconv.MQTRACE_CONTEXT_CODE: code.name})
         span.end(end_time)
 
-    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes of the SDK span."""
-        self._writable().set_attributes(attributes)
-
-    def set_attribute(self, key: str, value: Any) -> None:
-        """Set an attribute of the SDK span."""
-        self._writable().set_attribute(key, value)
-
-    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
-        """Add an event to the SDK span."""
-        self._writable().add_event(name, attributes, timestamp)
-
-    def add_link(self, context: SpanContext, attributes: Any = None) -> None:
-        """Add a link to the SDK span."""
-        self._writable().add_link(context, attributes)
-
-    def update_name(self, name: str) -> None:
-        """Rename the SDK span."""
-        self._writable().update_name(name)
-
-    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set the status of the SDK span."""
-        self._writable().set_status(status, description)
-
-    def record_exception(
-        self,
-        exception: BaseException,
-        attributes: Any = None,
-        timestamp: int | None = None,
-        escaped: bool = False,  # noqa: FBT001, FBT002 - the API's signature
-    ) -> None:
-        """Record an exception on the SDK span."""
-        self._writable().record_exception(exception, attributes, timestamp, escaped)
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        """End the SDK span, as any write does."""
-        self._writable().__exit__(exc_type, exc_val, exc_tb)
+    set_attribute, set_attributes, add_event, add_link, update_name, set_status, record_exception, __exit__ = map(
+        _written,
+        (
+            *("set_attribute", "set_attributes", "add_event", "add_link"),
+            *("update_name", "set_status", "record_exception", "__exit__"),
+        ),
+    )
