@@ -128,7 +128,8 @@ def forward(  # noqa: PLR0913 - one parameter per option
 ) -> int:
     """Forward a native trace topic to OTLP, into a landing, or both; with --native, spans to a native trace topic.
 
-    Exit codes: 0, 1 a peer failed later (nothing uncommitted is lost), 2 wrong usage or no answer, 130 interrupted.
+    Exit codes: 0, also when a signal stops a run without --once, 1 a peer failed later (nothing uncommitted is lost),
+    2 wrong usage or no answer, 130 interrupted.
 
     Example:
         mqtrace forward --source rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --otlp-endpoint http://127.0.0.1:4318

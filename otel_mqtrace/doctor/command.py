@@ -27,7 +27,7 @@ def doctor(
 
     Without a command it checks this environment. With a command it runs it unchanged and then lists what went untraced:
     names taken before instrument(), clients made before it, other instrumentations, spans lost. The command's own
-    exit code is among the facts.
+    exit code is among the facts. Signals go to it: doctor reports, and ends with 0 or 1, once it has ended.
 
     Exit codes: 0 healthy, 1 findings, 2 wrong usage or a command that cannot be started, 130 interrupted.
 
