@@ -559,7 +559,8 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     )
     warn_of_orphans(options.native)
     with local_sources(options.otlp) as spans, shown_progress() as progress:
-        drawn = job.run(replace(options, otlp=spans), progress=progress, report=partial(render_files, wanted))
+        report = partial(render_files, wanted)
+        drawn = job.run(replace(options, otlp=spans), progress=progress, report=report, names=wanted)
     _warn_of_unknown(drawn.unknown_files, options)
     _warn_of_undrawn(drawn)
     if as_json:

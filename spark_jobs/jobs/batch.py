@@ -46,12 +46,13 @@ from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress, no_report
 from spark_jobs.jobs.reading import read_sides
 from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
-from spark_jobs.jobs.workspace import VERDICTS, open_engine, open_workspace, record_engine, replace_outcome
+from spark_jobs.jobs.workspace import open_engine, open_workspace, record_engine, replace_outcome
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.policy.policy import hash_policy, make_plan
+from spark_jobs.report.result import VERDICTS
 from spark_jobs.session import delay_interrupt
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.sums import by, sum_of

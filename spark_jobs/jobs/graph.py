@@ -49,8 +49,9 @@ def run(
     *,
     progress: Callable[[str], None] = no_progress,
     report: Callable[[Graph], Mapping[str, str]] = lambda _: {},
+    names: Sequence[str] = (),
 ) -> Graph:
-    """Return the graph, and write what ``report`` makes of it, texts by file name, into ``options.out``.
+    """Return the graph, and write what ``report`` makes of it, texts by these file names, into ``options.out``.
 
     The sources, the window and how to read them count, and where Spark runs; writers are not detected.
 
@@ -65,7 +66,7 @@ def run(
         find_inputs(Side.NATIVE, options.native, how.client_config),
         find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format),
     )
-    check_places(options)
+    check_places(options, names)
     opened = _engine(options, progress)
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as engine:
         work = made.absolute()

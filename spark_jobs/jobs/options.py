@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UsageError
@@ -15,11 +16,12 @@ from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
 from spark_jobs.policy.policy import Policy, read_policy, with_limits
 from spark_jobs.policy.profiles import AUTO
+from spark_jobs.report.result import RESULT_FILE, VERDICTS
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, choose_engine, configure_stores
 from spark_jobs.sources.files import find_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from bridge.storage import AnyPath
@@ -27,6 +29,22 @@ if TYPE_CHECKING:
     from spark_jobs.sources.files import Inputs
 
     Report = Callable[[Result], AbstractContextManager[Mapping[str, str]]]
+
+
+OWN_TEXT: Final = {
+    "report.html": b"message trace reconciliation",
+    "summary.md": b"message trace reconciliation",
+    "junit.xml": b'name="mqtrace reconcile"',
+    "metrics.prom": b"mqtrace_reconcile_",
+    RESULT_FILE: b'"native_writer"',
+    "graph.html": b"Message graph",
+    "graph.svg": b"Producers, topics and consumer groups",
+    "graph.dot": b"digraph messages {",
+    "graph.json": b'"opening_ms"',
+}
+"""Text near the beginning of each file that a run writes, by which a later run knows that it may replace the file."""
+_REPLACED: Final = (VERDICTS, *(name for name in OWN_TEXT if not name.startswith("graph.")))
+_HEAD_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,22 +139,52 @@ def check_options(
     places: dict[str, list[Any]] = {"--policy": [options.policy], "--out": [options.out]}
     configure_stores(options.conf, {**sources, **places, "--history": [options.history]})
     chosen = choose(options, known())
-    check_places(options)
+    check_places(options, _REPLACED)
     return replace(chosen, engine=engine)
 
 
-def check_places(options: ReconcileOptions) -> None:
-    """Refuse to write into a landing: ``decode`` and ``forward`` would read the verdicts as trace messages.
+def check_places(options: ReconcileOptions, names: Iterable[str]) -> None:
+    """Refuse a place that a run would damage; ``names`` are the files and directories that it replaces in ``out``.
+
+    Readers of a landing would take a run's files for trace messages. Files of an earlier run are known by ``OWN_TEXT``,
+    verdicts by their suffix; an empty file may be replaced, too.
 
     Raises:
-        UsageError: ``out`` or the history is a landing, or lies among its parts.
+        UsageError: ``out`` or the history is a landing, or lies among its parts; ``out`` has such a file of others, or
+            the history is among the verdicts.
     """
-    for option, place in {"--out": options.out, "--history": options.history}.items():
+    out, history = options.out, options.history
+    for option, place in {"--out": out, "--history": history}.items():
         if place is not None and _is_landing(place.resolve()):
             raise UsageError(
                 f"{option} {place} is a landing, whose readers would take a run's files for trace messages: "
                 "name another directory"
             )
+    if history is not None and history.resolve().is_relative_to((out / VERDICTS).resolve()):
+        raise UsageError(f"--history {history} is in {out / VERDICTS}, which a run replaces: name another directory")
+    with suppress(OSError):  # opening the place reports the error
+        for foreign in chain.from_iterable(_find_foreign(out / name) for name in names):
+            why = f"{foreign} would be replaced and is not of an earlier run"
+            raise UsageError(f"--out {out}: {why}: move it away, or choose another --out")
+
+
+def _find_foreign(path: AnyPath) -> Iterator[AnyPath]:
+    """Yield what is not of an earlier run: ``path`` or, of a directory of verdicts, files below it."""
+    if path.name == VERDICTS and path.is_dir():
+        below = path.rglob("*") if isinstance(path, Path) else ()
+        others = (each for each in below if each.suffix != ".parquet" and not each.name.startswith((".", "_")))
+        yield from (each for each in others if each.is_file())
+    elif path.exists() and not (path.name in OWN_TEXT and path.is_file() and _is_own(path)):
+        yield path
+
+
+def _is_own(path: AnyPath) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except PermissionError:
+        return False
+    return not head or OWN_TEXT[path.name] in head
 
 
 def _is_landing(place: AnyPath) -> bool:

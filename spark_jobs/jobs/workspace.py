@@ -5,7 +5,6 @@ pyspark is imported only where Spark is chosen.
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
@@ -21,7 +20,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import NO_ROOM, UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
-from spark_jobs.report.result import RESULT_FILE, SparkCost
+from spark_jobs.report.result import RESULT_FILE, VERDICTS, SparkCost
 from spark_jobs.session import (
     build_session,
     cores,
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.report.result import Result
 
-VERDICTS: Final = "verdicts"
-"""The directory of verdicts, below ``--out`` and, as judged, in the work directory."""
 _REPLACED: Final = "replaced"
 _WORK: Final = ".work-"
 _MARK: Final = "lock"
@@ -87,27 +84,14 @@ def open_workspace(
     """Open the resources of a run; ``out`` is held for the block, ``start`` starts the engine.
 
     Raises:
-        UsageError: another run uses ``out`` or the history, ``out`` cannot be created, or it holds files of others.
+        UsageError: another run uses ``out`` or the history, or ``out`` cannot be created.
         PeerError: Spark failed within the block.
     """
     clock = clock or SystemClock()
     started = clock.monotonic_ns()
-    with hold(out, name="--out") as check_held:
-        _check_verdicts(out, history)
-        with work_directory(out) as work, open_history(history) as past, start() as engine:
-            yield Workspace(engine=engine, work=work, past=past, clock=clock, started_ns=started, check_held=check_held)
-
-
-def _check_verdicts(out: AnyPath, history: AnyPath | None) -> None:
-    """Refuse a history among the verdicts of ``out``, which the run replaces, and of a local one files of others."""
-    verdicts = out / VERDICTS
-    if history is not None and history.resolve().is_relative_to(verdicts.resolve()):
-        raise UsageError(f"--history {history} is in {verdicts}, which a run replaces: name another directory")
-    if not isinstance(verdicts, Path):
-        return
-    for path in verdicts.rglob("*"):
-        if path.suffix != ".parquet" and not path.name.startswith((".", "_")) and path.is_file():
-            raise UsageError(f"--out {out}: {path} is not a run's, and a run replaces {verdicts}: choose another --out")
+    held = hold(out, name="--out")
+    with held as check_held, work_directory(out) as work, open_history(history) as past, start() as engine:
+        yield Workspace(engine=engine, work=work, past=past, clock=clock, started_ns=started, check_held=check_held)
 
 
 @contextmanager
@@ -172,9 +156,6 @@ def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath, *, ha
 
 def _rename_all(names: Sequence[str], work: Path, out: Path) -> None:
     """Replace these in ``out`` one by one, the last one being absent meanwhile; move all back if one cannot be."""
-    foreign = next((name for name in names if name != VERDICTS and (out / name).is_dir()), None)
-    if foreign is not None:
-        raise IsADirectoryError(errno.EISDIR, f"{foreign} there is a directory")
     replaced = work / _REPLACED
     replaced.mkdir()
     moves = [(out / name, replaced / name) for name in names[-1:]]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from spark_jobs.report.graph import Graph
 
 RESULT_FILE: Final = "result.json"
+VERDICTS: Final = "verdicts"
+"""The directory of verdicts, below ``--out`` and, as judged, in the work directory."""
 
 Finding = tuple[str, "str | None"]
 """A status and its reason, if it has one."""

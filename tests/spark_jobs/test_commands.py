@@ -1,6 +1,7 @@
 """`mqtrace reconcile` and `mqtrace graph` as a user calls them: exit codes, one line per error, what is printed and written."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing import manifest_path, native_directory
 from spark_jobs.commands import parse_settings, repeat_options
+from spark_jobs.jobs.options import OWN_TEXT
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl")]
@@ -161,6 +163,25 @@ def test_loss_is_exit_1_unless_the_policy_tolerates_it_and_json_prints_the_resul
     assert "unexplained_loss_native" in capsys.readouterr().out
     assert main([*command, "--policy", str(policy), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((out / "result.json").read_text())
+
+
+def test_reports_of_an_earlier_run_are_replaced_and_files_of_others_are_refused(capsys, tmp_path):
+    out = tmp_path / "out"
+    commands = [["reconcile", *SIDES, "--out", str(out), *AGENT], ["graph", *SIDES, "--out", str(out)]]
+    assert [main(command) for command in commands * 2] == [0, 0] * 2
+    (out / "junit.xml").write_text("")
+    assert main(commands[0]) == 0
+    shutil.rmtree(out / "verdicts")
+    capsys.readouterr()
+    for name in (*OWN_TEXT, "verdicts", "verdicts/thesis.txt", "report.html/"):
+        foreign = out / name
+        if name == "verdicts/thesis.txt":
+            foreign.parent.mkdir()
+        foreign.unlink(missing_ok=True)
+        foreign.mkdir() if name.endswith("/") else foreign.write_text("of another program")
+        assert main(commands[name.startswith("graph")]) == 2
+        assert f"--out {out}: {foreign} would be replaced and is not of an earlier run" in capsys.readouterr().err
+        foreign.rmdir() if name.endswith("/") else foreign.unlink()  # fails if it was replaced
 
 
 # -- how sources, settings and instants are written -------------------------------------------------------------------

@@ -28,7 +28,7 @@ from spark_jobs.history.history import RUNS
 from spark_jobs.jobs import batch, graph
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
-from spark_jobs.jobs.workspace import VERDICTS
+from spark_jobs.report.result import VERDICTS
 from tests.support.archives import pub
 from tests.support.events import START_MS
 from tests.support.landings import write_landing
@@ -195,15 +195,6 @@ def test_run_whose_report_cannot_be_written_is_not_in_the_history(tmp_path):
         run(how, report=lambda _: nullcontext({"missing/report.txt": ""}))
     assert not (tmp_path / "history" / RUNS).exists()
     assert not how.out.exists()
-
-
-def test_verdicts_with_files_of_others_are_refused_and_kept(tmp_path):
-    (tmp_path / VERDICTS).mkdir()
-    thesis = tmp_path / VERDICTS / "thesis.txt"
-    thesis.write_text("precious")
-    with pytest.raises(UsageError, match=r"thesis.txt is not a run's.*choose another --out"):
-        run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8"))
-    assert thesis.read_text() == "precious"
 
 
 def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkeypatch):

@@ -142,14 +142,6 @@ def test_outcome_is_replaced_whole_or_not_at_all(
     assert state(out) == _OLD
 
 
-def test_directory_in_the_place_of_a_report_is_left_alone(outcome: tuple[Path, Path]) -> None:
-    work, out = outcome
-    (out / "junit.xml").mkdir()
-    with pytest.raises(UsageError, match=r"into .*: junit.xml there is a directory; choose another --out"):
-        replace_outcome({**NEW, "junit.xml": ""}, work, out, has_verdicts=True)
-    assert state(out) == {**_OLD, "junit.xml": []}
-
-
 @pytest.mark.parametrize("large", NEW)
 def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Path, Path], large: str) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
