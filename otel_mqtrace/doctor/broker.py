@@ -31,7 +31,7 @@ _EXPORTER, _ROCKETMQ_EXPORTER = "mqtrace_native", "mqtrace_native_rocketmq"
 _LANE: Final = NativeKafkaSpanExporter.__name__
 _SPOOLED: Final = "wait on disk"
 """What the exporter's line about its spool has in it: a spool may be set in code."""
-_NOT_WRITING: Final = "not measured: no message is written without --probe"
+_NO_CONTROLLER: Final = "not measured: the brokers name no controller, which would answer"
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _quiet: Final = logging.getLogger("otel_mqtrace.doctor.client")
 
@@ -82,13 +82,19 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
             "topic": settings.trace_topic,
         }
         checkup.facts["broker"] = facts
+        has_controller = (
+            cluster.controller_id in cluster.brokers
+        )  # else the client waits for one: EmbeddedKafka has none
         topic = cluster.topics.get(settings.trace_topic)
         if topic is None or topic.error is not None or not topic.partitions:
             _missing(checkup, settings)
         else:
             facts["partitions"] = len(topic.partitions)
-            _configuration(checkup, settings, admin, facts)
-        facts["clock"] = _skew(checkup, admin, {**connection, **silent}) if probe else _NOT_WRITING
+            facts["configuration"] = _configuration(checkup, settings, admin) if has_controller else _NO_CONTROLLER
+        if not probe:
+            facts["clock"] = "not measured: no message is written without --probe"
+        else:
+            facts["clock"] = _skew(checkup, admin, {**connection, **silent}) if has_controller else _NO_CONTROLLER
 
 
 def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
@@ -182,7 +188,7 @@ def _missing(checkup: Checkup, settings: Settings) -> None:
     )
 
 
-def _configuration(checkup: Checkup, settings: Settings, admin: Any, facts: dict[str, Any]) -> None:
+def _configuration(checkup: Checkup, settings: Settings, admin: Any) -> str | dict[str, str | None]:
     from confluent_kafka import KafkaException  # noqa: PLC0415 - optional extra
     from confluent_kafka import admin as requests  # noqa: PLC0415 - optional extra
 
@@ -191,12 +197,11 @@ def _configuration(checkup: Checkup, settings: Settings, admin: Any, facts: dict
     try:
         entries = admin.describe_configs([resource], request_timeout=_DESCRIBE_TIMEOUT_S)[resource].result()
     except (KafkaException, TimeoutError) as error:
-        facts["configuration"] = f"not measured: the brokers do not answer ({_name(error)})"
-        return
+        return f"not measured: the brokers did not answer that request ({_name(error)})"
     names = ("cleanup.policy", "message.timestamp.type", "retention.ms", "max.message.bytes")
     report = {name: entries[name].value for name in names if name in entries}
-    facts["configuration"] = report
     _judge(checkup, settings, report)
+    return report
 
 
 def _judge(checkup: Checkup, settings: Settings, report: Mapping[str, str | None]) -> None:

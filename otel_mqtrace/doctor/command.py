@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def doctor(
     checkup = Checkup()
     servers = None
     if command:
+        began_ns = SystemClock.monotonic_ns()
         try:
             code, reports = run_command(command, os.environ)
         except UsageError as error:
@@ -59,7 +61,9 @@ def doctor(
                 sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
             raise
         sys.stdout.write("\n")  # the command's output may end without one
-        checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
+        seconds = round((SystemClock.monotonic_ns() - began_ns) / 1e9, 1)
+        run = {"arguments": len(command) - 1, "program": command[0], "exit_code": code, "seconds": seconds}
+        checkup.facts["command"] = run
         servers = examine_reports(checkup, reports, command)
     settings = examine_environment(checkup, os.environ)
     examine_directories(checkup, settings)

@@ -240,6 +240,7 @@ def test_existing_trace_topic_is_reported(examine, kafka, topic, named_by):
     assert findings == {}
     assert facts["broker"]["partitions"] == 1
     assert "--probe" in facts["broker"]["clock"]
+    assert "no controller" in facts["broker"]["configuration"], "the client waits for one, in vain"
 
 
 @pytest.mark.parametrize("broken", ["connection", "line", "setting"])
