@@ -9,12 +9,13 @@ import weakref
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from typing_extensions import Protocol  # its metaclass is derived from typing's before Python 3.13
 
+from otel_mqtrace.clients.state import end_states
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import MessageSource, end_blocks, sources
@@ -62,14 +63,14 @@ class Patches(ABC):
     """The changes made by one ``instrument()``; ``restore()`` undoes them in reverse order.
 
     A subclass has the client's ``name``, its ``active`` tracing, its ``source`` of messages for ``process``, and
-    ``ending``, the steps that end what is open: if one fails, the others still run. ``untraceable`` names what could
+    ``ending``, its own steps of switching off: if one fails, the others still run. ``untraceable`` names what could
     not be changed.
     """
 
     name: ClassVar[str]
     active: ClassVar[ActiveTracing]
     source: ClassVar[MessageSource]
-    ending: ClassVar[tuple[Callable[[], object], ...]]
+    ending: ClassVar[tuple[Callable[[], object], ...]] = ()
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -116,11 +117,13 @@ class Patches(ABC):
 
     def restore(self) -> None:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
+        tracing = self.active.tracing
         self.active.stop()
         self._at_exit.detach()
-        undoing = [change.undo for change in reversed(self.changes)]
+        steps: list[Callable[[], object]] = [change.undo for change in reversed(self.changes)]
         self.changes = []
-        for step in (*undoing, self._remove_source, *self.ending, drain_deferred_ends):
+        steps += self._remove_source, partial(end_states, tracing), *self.ending, drain_deferred_ends
+        for step in steps:
             _run(step)
 
     def survey(self) -> dict[str, list[str]]:

@@ -51,12 +51,17 @@ class ClientState:
         if self.tracing is not tracing:
             self.make_hooks(tracing)
             self.tracing = tracing
+            _bound.add(self)
 
     def make_hooks(self, tracing: Tracing) -> None:
         """Make the hooks of this kind of client."""
 
     def abandon(self) -> None:
         """Defer the end of what is open: the client, or tracing, is gone. It may be called by a finaliser."""
+
+    def switch_off(self) -> None:
+        """Defer the end of what is open: tracing is being switched off."""
+        self.abandon()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become ``None``: an application may pickle a client of its own class with all attributes."""
@@ -158,6 +163,17 @@ class LiveObjects(Generic[_T]):
         return [each for reference in self._objects.valuerefs() if (each := reference()) is not None]
 
 
+_bound: Final[LiveObjects[ClientState]] = LiveObjects()
+"""The states of clients that were traced."""
+
+
+def end_states(tracing: Tracing | None) -> None:
+    """Defer the end of what the clients under ``tracing`` have open."""
+    for state in _bound.all():
+        if state.tracing is tracing:
+            state.switch_off()
+
+
 Entry = tuple[str, "int | None", "int | None", int, "ProcessSpan | SpanIds | None", bool]
 """Topic, partition and offset; the number of the consumer; its automatic span, if any; whether a block is awaited.
 
@@ -235,16 +251,6 @@ class MessageRegistry:
         for entry in dropped:
             if entry is not None and entry[_AWAITED]:
                 count_missing(UNHANDLED)
-
-    def abandon(self) -> None:
-        """Defer the end of every message that is being handled now, and forget all: tracing is switched off."""
-        try:
-            for number in list(self._owners):
-                owner = self._owner(number)
-                if owner is not None:
-                    owner.abandon()
-        finally:
-            self.clear()
 
     def clear(self) -> None:
         """Forget every message."""

@@ -49,7 +49,7 @@ class ClientPatches(Patches):
     name = "aiokafka"
     active = client.active
     source = client.registry
-    ending = (client.registry.abandon,)
+    ending = (client.registry.clear,)
 
     def patch(self, tracing: Tracing) -> None:
         """Wrap the methods."""

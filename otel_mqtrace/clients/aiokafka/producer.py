@@ -110,9 +110,17 @@ class ProducerState(KafkaProducerState):
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:
         """Defer the end, by name, of every span that can no longer get a response; the finaliser of the producer."""
+        self._end_open(_ABANDONED)
+
+    @guarded("ProducerState.switch_off")
+    def switch_off(self) -> None:
+        """Defer the end of every span that is open: the exporters will be gone when its response comes."""
+        self._end_open({"outcome": semconv.SEND_NOT_AWAITED})
+
+    def _end_open(self, outcome: Outcome) -> None:
         while self.in_flight:
             _, sending = self.in_flight.popitem()
-            sending.leave()
+            sending.leave(outcome)
 
 
 class Sending:
@@ -191,14 +199,14 @@ class Sending:
         self._end(self._hook.after, _outcome_of(future, self._state.cluster, self._index))
 
     @guarded("send.leave")
-    def leave(self) -> None:
-        """No response will come any more."""
+    def leave(self, unanswered: Outcome) -> None:
+        """No response will come any more; without one the outcome is ``unanswered``."""
         if not self._call.is_open:
             return
         future, index = self.future, self._index
         if future.cancelled():
             future, index = self._state.batch_of(future) or (future, index)
-        outcome = _outcome_of(future, self._state.cluster, index) if future.done() else _ABANDONED
+        outcome = _outcome_of(future, self._state.cluster, index) if future.done() else unanswered
         self._end(functools.partial(defer_end, self._hook), outcome)
 
     def _end(self, end: Callable[..., object], outcome: Outcome) -> None:

@@ -105,7 +105,7 @@ class ClientPatches(Patches):
     name = _NAME
     active = active
     source = registry
-    ending = (registry.abandon, forget_leaders)
+    ending = (registry.clear, forget_leaders)
 
     def __init__(self) -> None:
         super().__init__()

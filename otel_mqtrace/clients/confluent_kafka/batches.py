@@ -19,7 +19,6 @@ from confluent_kafka import KafkaError, KafkaException, cimpl
 from otel_mqtrace._errors import is_from_signal_handler
 from otel_mqtrace.clients.confluent_kafka.client import active
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
-from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.propagation import pairs_of
 from otel_mqtrace.hooks.scope import BlockScope
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_mqtrace.hooks.send import SendCall, SendHook
-    from otel_mqtrace.hooks.tracing import Tracing
 
 
 _ORDER: Final = ("topic", "messages", "partition", "callback", "on_delivery")
@@ -52,6 +50,11 @@ class CarriedPartition(int):
         carried.sending = sending
         carried.is_taken = False
         return carried
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the span ended in the buffer, when tracing was switched off."""
+        return not (self.is_taken or self.sending.call.is_open)
 
     def taken(self) -> bool:
         """Take the message out of the buffer; ``False`` when an earlier attempt has ended its span."""
@@ -120,14 +123,13 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
 @guarded("produce_batch.plan")
 def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
     """Decide how to trace one call, before anything is sent; ``None`` leaves it to the client."""
-    tracing = _tracing_for(producer)
-    given = None if tracing is None else _read(args, kwargs)
-    if tracing is None or given is None or not tracing.is_traced(given["topic"]):
+    tracing = active.tracing
+    if tracing is None or tracing.settings.headerless_sends == "leave":
         return None
-    state: ProducerState | None = known_state(producer) or active.state_of(producer, ProducerState)
-    if state is None:
+    given = _read(args, kwargs)
+    state = active.state_of(producer, ProducerState)
+    if state is None or given is None or not tracing.is_traced(given["topic"]):
         return None
-    state.bind(tracing)
     hook, topic = state.hook, given["topic"]
     if state.leaders is not None:
         state.leaders.want(topic)
@@ -137,15 +139,6 @@ def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batc
     if tracing.settings.headerless_sends != "send_each" or not _is_sendable(batch):
         batch.items = _opened(batch)
     return batch if batch.items is None or batch.items else None
-
-
-def _tracing_for(producer: Any) -> Tracing | None:
-    """Return the Tracing in force; the last one for an asyncio producer's, which may send what it buffered under it."""
-    tracing = active.tracing
-    if tracing is not None and tracing.settings.headerless_sends != "leave":
-        return tracing
-    state: ProducerState | None = known_state(producer)
-    return state.tracing if state is not None and state.behind_asyncio else None
 
 
 @guarded("produce_batch.read")
@@ -170,7 +163,8 @@ def _open(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> _
     """Open the span of one message, or take over the one it brings along; ``None`` when it needs none."""
     state = batch.state
     user, carried = message.get("callback"), message.get("partition")
-    if state.behind_asyncio and not isinstance(carried, CarriedPartition):
+    is_over = carried.is_over if isinstance(carried, CarriedPartition) else state.behind_asyncio
+    if is_over:
         return None
     given_callback = batch.callback if user is None else user
     callback = state.default_callback if given_callback is None else given_callback

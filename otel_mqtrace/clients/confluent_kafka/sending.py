@@ -57,11 +57,19 @@ class ProducerState(ConfiguredState, KafkaProducerState):
     def abandon(self) -> None:
         """Defer the end of every span that can no longer get a delivery report; the finaliser of the producer."""
         name = semconv.SEND_ABANDONED
+        self._end_open(error=name, description=_ABANDONED, outcome=name)
+
+    @guarded("ProducerState.switch_off")
+    def switch_off(self) -> None:
+        """Defer the end of every span that is open: the exporters will be gone when its delivery report comes."""
+        self._end_open(outcome=semconv.SEND_NOT_AWAITED)
+
+    def _end_open(self, **outcome: str) -> None:
         while self.in_flight:
             _, call = self.in_flight.popitem()
             if isinstance(call, Sent):
                 call = self.hook.reopen(call)
-            defer_end(self.hook, call, error=name, description=_ABANDONED, outcome=name)
+            defer_end(self.hook, call, **outcome)
 
 
 def run_in_context(otel_ctx: Context, user: Callback | None, error: Any, message: Any) -> None:

@@ -17,7 +17,6 @@ from otel_mqtrace.clients.rocketmq.consumer import (
     PUSH_CONSUMER_METHODS,
     SIMPLE_CONSUMER_METHODS,
     TracedListener,
-    close_consumers,
     received_messages,
     replace_argument,
 )
@@ -44,7 +43,6 @@ class ClientPatches(Patches):
     name = "rocketmq-python-client"
     active = active
     source = received_messages
-    ending = (close_consumers,)
 
     def patch(self, tracing: Tracing) -> None:
         """Wrap the methods; a class that this version of the client does not have is noted."""

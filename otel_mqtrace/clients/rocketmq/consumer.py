@@ -28,7 +28,6 @@ from otel_mqtrace.clients.rocketmq.client import (
     received_of,
     settled,
 )
-from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import leaving_with
 from otel_mqtrace.hooks.outcome import defer_end
@@ -65,7 +64,6 @@ class RocketMqConsumerState(ConsumerState):
         super().__init__(info)
         self._held: dict[ReceivedMessage, None] = {}
         self._turns: WeakKeyDictionary[Thread, list[ReceivedMessage]] = WeakKeyDictionary()
-        _states.add(self)
 
     @classmethod
     def of_client(cls, client: Any) -> Self:
@@ -155,6 +153,10 @@ class RocketMqConsumerState(ConsumerState):
         for message in list(self._held):
             self._give_up(message)
 
+    def switch_off(self) -> None:
+        """End what is open."""
+        self.close()
+
     def _leave_all(self) -> None:
         for turn in list(self._turns.values()):
             _leave(turn)
@@ -201,19 +203,10 @@ def _duration_ns(seconds: float | None) -> int:
     return int((_DEFAULT_INVISIBLE_S if seconds is None else seconds) * _NS_PER_S)
 
 
-_states: Final[LiveObjects[RocketMqConsumerState]] = LiveObjects()
-
-
 @guarded("rocketmq.client")
 def consumer_state(consumer: Any) -> RocketMqConsumerState | None:
     """Return the consumer's state; ``None`` while nothing is traced."""
     return active.state_of(consumer, RocketMqConsumerState)
-
-
-def close_consumers() -> None:
-    """End what every consumer has open: tracing is being switched off."""
-    for state in _states.all():
-        state.close()
 
 
 def _leave_to_listener(call: ProcessSpan, code: ContextCode, exception: BaseException | None, **_later: bool) -> None:

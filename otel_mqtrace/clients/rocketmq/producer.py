@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, ref
 from opentelemetry import context
 from rocketmq.grpc_protocol import Code, TransactionResolution, TransactionSource
 
+from otel_mqtrace import semconv
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.rocketmq.client import (
     OutgoingMessage,
@@ -24,6 +25,7 @@ from otel_mqtrace.clients.rocketmq.client import (
 )
 from otel_mqtrace.clients.state import ClientState
 from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.settle import EndTransactionHook, RecallHook
 from otel_mqtrace.model import TransactionState
@@ -53,6 +55,7 @@ class _ProducerState(ClientState):
 
     def __init__(self, producer: Any) -> None:
         self._info = info_of(producer)
+        self.in_flight: dict[int, SendCall] = {}
 
     def make_hooks(self, tracing: Tracing) -> None:
         self.send = SendHook(tracing=tracing, info=self._info)
@@ -62,6 +65,11 @@ class _ProducerState(ClientState):
     def abandon(self) -> None:
         """Nothing to do: every send ends with its call or its future."""
 
+    def switch_off(self) -> None:
+        """Defer the end of every send that is open: the exporters will be gone when its call or future is done."""
+        while self.in_flight:
+            defer_end(self.send, self.in_flight.popitem()[1], outcome=semconv.SEND_NOT_AWAITED)
+
 
 @guarded("rocketmq.client")
 def _producer_state(producer: Any) -> _ProducerState | None:
@@ -69,8 +77,10 @@ def _producer_state(producer: Any) -> _ProducerState | None:
 
 
 @guarded("rocketmq.answered")
-def _answered(hook: SendHook, call: SendCall, receipt: Any, exception: BaseException | None) -> None:
+def _answered(state: _ProducerState, call: SendCall, receipt: Any, exception: BaseException | None) -> None:
     """End the span. A receipt names the queue of the request; the proxy may store in another, so it is left out."""
+    state.in_flight.pop(id(call), None)
+    hook = state.send
     if exception is None:
         hook.after(call, msg_id=receipt.message_id, store_host=first_address(receipt.message_queue.endpoints))
     else:
@@ -87,7 +97,8 @@ def _traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
         sent = None if hooks is None else open_send(hooks.send, message, transactional=transaction is not None)
         if hooks is None or sent is None:
             return original(self, message, *args, **kwargs)
-        observe = functools.partial(_answered, hooks.send, sent.call)
+        hooks.in_flight[id(sent.call)] = sent.call
+        observe = functools.partial(_answered, hooks, sent.call)
         return observe_call(lambda: original(self, sent, *args, **kwargs), observe, sent.call.current_ctx)
 
     return send

@@ -14,6 +14,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import aio_consumer, aio_poll, code_of, current_span_id, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT
@@ -130,6 +131,16 @@ class TestEnds:
         gc.collect()
         drain_deferred_ends()
         assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
+
+    async def test_message_in_the_buffer_at_uninstrument_ends_there(self, producing, instrument, spans, topic, policy):
+        async with producing(policy) as producer:
+            sent = await producer.produce(topic, b"x")
+            MqTraceInstrumentor().uninstrument()
+            assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "not_awaited"
+            instrument(headerless_sends=policy)
+            await producer.flush()
+            assert (await sent).offset() == 0
+        spans.assert_empty()
 
     async def test_headers_are_refused_as_without_tracing(self, producing, spans, topic, policy):
         async with producing(policy) as producer:

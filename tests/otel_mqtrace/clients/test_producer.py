@@ -337,11 +337,14 @@ class TestLeaving:
         outcomes = [span.attributes.get("mqtrace.send_outcome") for span in spans.take_all(f"send {topic}")]
         assert outcomes == [None, "abandoned", "abandoned"]
 
-    def test_message_in_flight_at_uninstrument_ends_at_its_report(self, producer, spans, topic):
-        producer.produce(topic, b"x")
+    def test_message_in_flight_at_uninstrument_ends_there_and_its_callback_is_called(self, producer, spans, topic):
+        called = []
+        for headers in (None, [("DELAY", b"1")]):  # a record, a span
+            producer.produce(topic, b"x", headers=headers, on_delivery=lambda error, _: called.append(error))
         MqTraceInstrumentor().uninstrument()
+        outcomes = [span.attributes["mqtrace.send_outcome"] for span in spans.take_all(f"send {topic}")]
         producer.flush(10)
-        assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
+        assert (outcomes, called) == (["not_awaited"] * 2, [None, None])
 
 
 def test_correlated_message_of_a_batch_has_its_offset_as_id(producer_of, spans, topic, tracer, stored):

@@ -154,6 +154,15 @@ async def test_send_without_acknowledgement_has_not_awaited(sending, spans, topi
     assert span.attributes["mqtrace.success"] is True
 
 
+@pytest.mark.parametrize("headers", [None, [("DELAY", b"1")]], ids=["record", "span"])
+async def test_send_under_way_at_uninstrument_ends_there(sending, spans, topic, headers):
+    async with sending() as producer:
+        sent = await producer.send(topic, b"1", headers=headers)
+        AioKafkaInstrumentor().uninstrument()
+        assert spans.take().attributes["mqtrace.send_outcome"] == "not_awaited"
+        assert (await sent).offset == 0
+
+
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 def test_span_of_a_collected_producer_ends(instrument, spans, topic):
     instrument()

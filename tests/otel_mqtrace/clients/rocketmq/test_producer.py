@@ -148,6 +148,15 @@ def test_cancelled_future_stays_cancelled_and_the_send_is_recorded(producer, spa
     assert [span.attributes["mqtrace.success"] for span in spans.take_all()] == [True, True]
 
 
+def test_send_under_way_at_uninstrument_ends_there(proxy, producer, spans, message):
+    proxy.answers_sends.clear()
+    future = producer.send_async(message())
+    RocketMqInstrumentor().uninstrument()
+    assert spans.take().attributes["mqtrace.send_outcome"] == "not_awaited"
+    proxy.answers_sends.set()
+    assert future.result(10).message_id
+
+
 def test_retried_send_has_one_span(proxy, producer, spans, message):
     proxy.refuse.extend([Code.INTERNAL_SERVER_ERROR] * 2)
     producer.send(message())
