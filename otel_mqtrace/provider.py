@@ -22,6 +22,7 @@ from otel_mqtrace._errors import MqTraceError, SubinterpreterError, reraise_from
 from otel_mqtrace._workers import ProcessLock, process_generation
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.settings import processor_options
@@ -194,6 +195,7 @@ class ProviderBinding:
     def _missing_from(self, theirs: list[MqTraceSpanProcessor]) -> list[SpanExporter]:
         """Return the exporters wanted, but not those the application's own processors have: nothing goes out twice."""
         there = [lane.exporter for each in theirs for lane in each.lanes]
+        types: list[Any] = [type(each) for each in there]
         ready = {id(each): each for each in self._ready}.values()  # one given twice would be called by two threads
         missing = [each for each in ready if all(each is not other for other in there)]
         others = [getattr(each, "span_exporter", None) for each in processors_of(self._provider)]
@@ -203,7 +205,10 @@ class ProviderBinding:
             factory = self._factory_of(name)
             if factory is None:
                 continue
-            if any(type(each) is factory for each in there):
+            exporter = None if factory in types else self._build(name, factory)
+            if factory in types or type(exporter) in types:
+                if exporter is not None:  # made by a function
+                    guarded("exporter.shutdown")(exporter.shutdown)()
                 _warn_once(
                     theirs[0],
                     f"the exporter {name!r} is on the application's own MqTraceSpanProcessor and is not added again: "
@@ -216,7 +221,6 @@ class ProviderBinding:
                     f"the exporter {name!r} is in {OTEL_TRACES_EXPORTER} too, so that each span goes to it twice: "
                     "take it off that list",
                 )
-            exporter = self._build(name, factory)
             missing += [] if exporter is None else [exporter]
         return missing
 

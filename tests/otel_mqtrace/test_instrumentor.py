@@ -229,6 +229,19 @@ def test_exporter_that_a_function_makes_is_shared_by_two_instrumentors():
         each.detach()
 
 
+def test_exporter_that_a_function_makes_is_not_added_beside_the_application_s_own(caplog):
+    class Exporter(RecordingExporter):
+        def shutdown(self):
+            ended.append(self)
+
+    provider, ended, made = TracerProvider(shutdown_on_exit=False), [], Exporter()
+    provider.add_span_processor(MqTraceSpanProcessor(Exporter()))
+    binding = ProviderBinding(provider, None, Settings(exporters=("made",)), [], {}, {"made": lambda: made})
+    binding.attach()
+    assert (binding.processor, ended) == (None, [made])
+    assert caplog.text.count("'made' is on the application's own") == 1
+
+
 def test_exporter_of_the_sdk_beside_ours_is_one_warning(instrumentor, caplog, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console, mqtrace_native_file")
     for exporter, warnings in (RecordingExporter(), 0), (NativeFileSpanExporter(directory=tmp_path), 1):
