@@ -131,7 +131,9 @@ _LOCAL: Final[dict[str, str]] = {
 # The better compiler takes 6 s of processor time while Spark starts and gains nothing in a shuffle of 1.3 GB; the
 # serial collector takes 1 s less than G1 and 100 MB less memory.
 _LOCAL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
+_STANDALONE: Final = "spark://"
+_MASTERS: Final = rf"{_STANDALONE}[^,/@]+:\d+(,[^,/@]+:\d+)*"  # one leads, and others may stand by
+_MASTER: Final = re.compile(rf"local(\[[^\]]+\])?|local-cluster\[.+\]|{_MASTERS}|k8s://.+|yarn|sc://.+")
 _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
 _CONNECT: Final = "sc://"
 _CONNECT_PORT: Final = 15_002
@@ -274,6 +276,8 @@ def _place(master: str | None) -> str | None:
 def _deployed(place: str, own: Mapping[str, str]) -> SparkSession:
     """Start a driver here for the master; send our code to executors that do not run our Python anyway."""
     os.environ.pop("SPARK_REMOTE", None)  # Spark would go there all the same
+    if place.startswith(_STANDALONE):
+        _reach("Spark master", place, *(f"//{each}" for each in place.removeprefix(_STANDALONE).split(",")))
     is_local = place.startswith("local")
     _environment(is_local=is_local)
     options = (f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(_LOCAL_JVM if is_local else ()))
@@ -293,7 +297,7 @@ def _left_open(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
-    _reach(url)
+    _reach("Spark Connect server", url, url)
     try:
         session = _session_class().builder.remote(url).getOrCreate()
     except ImportError as error:
@@ -307,14 +311,16 @@ def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
     return session
 
 
-def _reach(url: str) -> None:
-    """Connect to a server once: pyspark's client tries for minutes, deaf to an interrupt."""
-    place = urlsplit(url)
-    try:
-        with socket.create_connection((place.hostname or "", place.port or _CONNECT_PORT), _CONNECT_S):
-            pass
-    except (OSError, ValueError) as error:
-        raise PeerError(f"no Spark Connect server answers at {url}: {error}; check the address") from error
+def _reach(server: str, url: str, *addresses: str) -> None:
+    """Connect to one of the addresses once: Spark's own clients try for minutes, and some are deaf to an interrupt."""
+    for address in addresses:
+        place = urlsplit(address)
+        try:
+            with socket.create_connection((place.hostname or "", place.port or _CONNECT_PORT), _CONNECT_S):
+                return
+        except (OSError, ValueError) as error:
+            reason = error
+    raise PeerError(f"no {server} answers at {url}: {reason}; check the address") from reason
 
 
 @cache

@@ -39,6 +39,8 @@ WRONG = {
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
         ([*SIDES, "--out", "o" * 256], f"cannot create --out {'o' * 256}: File name too long; choose another"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
+        ([*SIDES, "--out", "o", "--master", "spark://[::1]:1,127.0.0.1:1"], "answers at spark://[::1]:1,127.0.0.1:1: "),
+        ([*SIDES, "--out", "o", "--master", "spark://master"], "unknown Spark master 'spark://master'"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),
         (["--native", SIDES[3], *SIDES[2:], "--out", "o"], "not native"),
         ([*SIDES, "--out", "o", "--otlp-format", "xml"], "unknown OTLP format 'xml'"),
