@@ -19,7 +19,7 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import MessageDelivery, NativeExporter, Undelivered, with_spool
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import AccessChannel
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.wire.native import encode_context
 
@@ -165,11 +165,10 @@ class RocketMqTraceProducer(MessageDelivery):
             candidates = [queue for queue in available if queue.broker not in shunned] or available
             queue = candidates[next(self._turns) % len(candidates)]
             posted.append((each, Outgoing(queue=queue, body=each.message.value, properties=each.properties)))
-        answers = client.send([outgoing for _, outgoing in posted], group=_GROUP, deadline=deadline)
+        errors = client.send([outgoing for _, outgoing in posted], group=_GROUP, deadline=deadline)
         failing: set[str] = set()
-        for (each, outgoing), answer in zip(posted, answers, strict=True):
-            each.is_sent = isinstance(answer, SendResult)
-            each.error = answer if isinstance(answer, PeerError) else None
+        for (each, outgoing), each.error in zip(posted, errors, strict=True):
+            each.is_sent = each.error is None
             if each.is_open:
                 failing.add(outgoing.queue.broker)
                 client.forget_route(each.topic)

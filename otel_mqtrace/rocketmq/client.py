@@ -62,15 +62,6 @@ class Outgoing:
     properties: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """Where a message lies now: its queue, its offset there and the broker's physical id, as far as they are known."""
-
-    queue: Queue
-    offset: int | None
-    offset_msg_id: str | None
-
-
 def _number(answer: Command, name: str) -> int:
     try:
         return int(answer.fields[name])
@@ -81,14 +72,6 @@ def _number(answer: Command, name: str) -> int:
 def _pulled(answer: Command) -> Pulled:
     messages = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
     return Pulled(messages, _number(answer, "nextBeginOffset"))
-
-
-def _read_send_result(message: Outgoing, answer: Command) -> SendResult:
-    try:
-        offset: int | None = _number(answer, "queueOffset")
-    except ProtocolError:  # the broker has the message
-        offset = None
-    return SendResult(message.queue, offset, answer.fields.get("msgId"))
 
 
 def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
@@ -291,14 +274,10 @@ class RemotingClient:
 
     def send(
         self, messages: Sequence[Outgoing], *, group: str, deadline: MonotonicNs | None = None
-    ) -> list[SendResult | PeerError]:
-        """Send ``messages`` at once, large bodies compressed; return the position of each, or its error. No retries."""
-        requests = [self._sending(message, group, deadline) for message in messages]
-        answers = self.call_all(requests, deadline)
-        return [
-            answer if isinstance(answer, PeerError) else _read_send_result(message, answer)
-            for message, answer in zip(messages, answers, strict=True)
-        ]
+    ) -> list[PeerError | None]:
+        """Send ``messages`` at once, large bodies compressed; return the error of each, if any. No retries."""
+        answers = self.call_all([self._sending(message, group, deadline) for message in messages], deadline)
+        return [answer if isinstance(answer, PeerError) else None for answer in answers]
 
     def find_by_key(
         self, topic: str, key: str, *, begin_ms: int | None = None, end_ms: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import struct
 import zlib
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ _TIME: Final = struct.Struct(">q")
 _COUNTS: Final = struct.Struct(">iqI")  # reconsume times, prepared transaction's offset, body length
 _TOPIC_LENGTH: Final = {_MAGIC_V1: struct.Struct(">B"), _MAGIC_V2: struct.Struct(">H")}
 _PROPERTIES_LENGTH: Final = struct.Struct(">H")
-_PORT: Final = struct.Struct(">I")
+_HOST_BYTES: Final = (8, 20)  # IPv4, IPv6
 _NAME_END: Final = "\x01"
 _PROPERTY_END: Final = "\x02"
 _COMPRESS_FROM_BYTES: Final = 4_096
@@ -47,14 +46,13 @@ class BodyError(ProtocolError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """One stored message; ``store_ms`` is epoch milliseconds, ``store_host`` is ``address:port``."""
+    """One stored message; ``store_ms`` is epoch milliseconds."""
 
     topic: str
     queue_id: int
     queue_offset: int
     sys_flag: int
     store_ms: int
-    store_host: str
     properties: Mapping[str, str]
     stored_body: bytes
 
@@ -88,10 +86,9 @@ def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
     end = start + size
     if not start + _HEAD.size <= end <= len(data):
         raise _CutOffError
-    at = start + _HEAD.size
-    _, at = _host(data, at, end, is_v6=bool(sys_flag & _BORN_V6))
+    at = start + _HEAD.size + _HOST_BYTES[bool(sys_flag & _BORN_V6)]
     (store_ms,) = _TIME.unpack_from(data, at)
-    store_host, at = _host(data, at + _TIME.size, end, is_v6=bool(sys_flag & _STORE_V6))
+    at += _TIME.size + _HOST_BYTES[bool(sys_flag & _STORE_V6)]
     _, _, body_length = _COUNTS.unpack_from(data, at)
     body, at = _part(data, at + _COUNTS.size, body_length, end)
     topic, at = _counted(data, at, end, _TOPIC_LENGTH[magic])
@@ -102,7 +99,6 @@ def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
         queue_offset=queue_offset,
         sys_flag=sys_flag,
         store_ms=store_ms,
-        store_host=store_host,
         properties=read_properties(properties.decode("utf-8", "replace")),
         stored_body=body,
     ), end
@@ -117,13 +113,6 @@ def _part(data: bytes, start: int, length: int, end: int) -> tuple[bytes, int]:
 def _counted(data: bytes, start: int, end: int, counter: struct.Struct) -> tuple[bytes, int]:
     (length,) = counter.unpack_from(data, start)
     return _part(data, start + counter.size, length, end)
-
-
-def _host(data: bytes, start: int, end: int, *, is_v6: bool) -> tuple[str, int]:
-    address, at = _part(data, start, 16 if is_v6 else 4, end)
-    (port,) = _PORT.unpack_from(data, at)
-    shown = ipaddress.ip_address(address)
-    return f"[{shown}]:{port}" if is_v6 else f"{shown}:{port}", at + _PORT.size
 
 
 # -- properties -------------------------------------------------------------------------------------------------------

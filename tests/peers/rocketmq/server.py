@@ -14,8 +14,8 @@ from bridge.forwarder.rocketmq_source import RemotingTraceSource
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import TraceContext
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Request, SendResult
-from otel_mqtrace.rocketmq.commands import Command, RequestCode
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Request
+from otel_mqtrace.rocketmq.commands import Command, Queue, RequestCode
 from spark_jobs.java import find_java
 from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, jars_of
 from tests.support.native_spans import traced
@@ -117,15 +117,15 @@ class RocketMq:
         self._ask(Command(_UPDATE_AND_CREATE_GROUP, body=json.dumps(body).encode()))
         return name
 
-    def send(self, topic: str, *bodies: bytes, **properties: str) -> list[SendResult]:
-        """Send messages to the queues of a topic in turn; return where each lies."""
+    def send(self, topic: str, *bodies: bytes, **properties: str) -> list[Queue]:
+        """Send messages to the queues of a topic in turn; return the queue of each."""
         queues = self._client.writable(topic)
         outgoing = [
             Outgoing(queue=queues[at % len(queues)], body=body, properties=properties) for at, body in enumerate(bodies)
         ]
         sent = self._client.send(outgoing, group="peer-tests")
-        assert all(isinstance(each, SendResult) for each in sent), sent
-        return sent
+        assert sent == [None] * len(sent)
+        return [each.queue for each in outgoing]
 
     def export(self, *contexts: TraceContext, **options: Any) -> None:
         """Write records as an instrumented application does."""

@@ -85,11 +85,11 @@ def test_message_of_a_java_client_is_read(rocketmq_server, topic):
 
 
 def test_offsets_are_found_by_time(rocketmq_server, client, topic):
-    [sent] = rocketmq_server.send(topic, b"one")
+    [queue] = rocketmq_server.send(topic, b"one")
     [landed] = rocketmq_server.drain(topic)
-    assert client.offsets_at([sent.queue], landed.arrival_ms) == {sent.queue: landed.offset}
-    assert client.offsets_at([sent.queue], landed.arrival_ms + 1_000)[sent.queue] == landed.offset + 1
-    assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
+    assert client.offsets_at([queue], landed.arrival_ms) == {queue: landed.offset}
+    assert client.offsets_at([queue], landed.arrival_ms + 1_000)[queue] == landed.offset + 1
+    assert client.bounds([queue]) == {queue: (0, 1)}
 
 
 def test_group_is_made_at_its_first_pull_not_at_a_commit(client, topic):
