@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from otel_mqtrace._errors import is_from_signal_handler
-from otel_mqtrace.clients.confluent_kafka.client import active
+from otel_mqtrace.clients.confluent_kafka.client import active, is_too_large
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.propagation import pairs_of
@@ -291,6 +291,9 @@ def _refusal(producer: Any, batch: _Batch, item: _Item) -> KafkaError | None:
     except BufferError:
         return _refused(_QUEUE_FULL)
     except KafkaException as exception:
+        if headers is not None and item.sending is not None and is_too_large(exception):
+            item.sending.left_headers_out(message.get("headers"))
+            return _refusal(producer, batch, item)
         return _refused(exception.args[0].code())
     except:  # anything else ends the batch here; a KafkaError can be raised, but is not a BaseException
         if item.sending is not None and is_from_signal_handler():  # as in _correlate()

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 active: Final = ActiveTracing()
-_CLIENT: Final = "confluent_kafka"
+CLIENT: Final = "confluent_kafka"
+"""The client's package."""
 _DEFAULT_CLIENT_ID: Final = "rdkafka"
 """librdkafka's own default of ``client.id``."""
 
@@ -65,7 +66,7 @@ def traced_constructor(place: str, make: Callable[[dict[str, Any]], Any]) -> Wra
             attach_state(client, make(configuration_of(args, kwargs)))
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        takes_configuration = str(getattr(original, "__module__", _CLIENT)).startswith(_CLIENT)
+        takes_configuration = str(getattr(original, "__module__", CLIENT)).startswith(CLIENT)
 
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
@@ -155,6 +156,11 @@ def error_type(failure: Any) -> str:
         if isinstance(each, KafkaError):
             return each.name()
     return "_QUEUE_FULL" if isinstance(failure, BufferError) else type(failure).__qualname__
+
+
+def is_too_large(failure: Any) -> bool:
+    """Return whether the client refused a message as larger than its ``message.max.bytes``."""
+    return isinstance(failure, KafkaException) and error_type(failure) == "MSG_SIZE_TOO_LARGE"
 
 
 def describe_failure(failure: Any) -> dict[str, Any]:

@@ -10,17 +10,19 @@ from threading import get_ident
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, cimpl
+from confluent_kafka import cimpl
 from opentelemetry import context
 
 from otel_mqtrace._errors import is_from_signal_handler
 from otel_mqtrace.clients.confluent_kafka.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.client import (
+    CLIENT,
     PRODUCE_ORDER,
     active,
     as_given,
     default_of,
     describe_failure,
+    is_too_large,
     parameter_order,
     replace_arguments,
     traced_constructor,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 
 ORIGINAL_PRODUCER: Final[type[Any]] = cimpl.Producer
+_MISSING: Final[Any] = object()
 
 
 @guarded("produce.before")
@@ -111,6 +114,7 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     if order is None:
         return None
     is_c_code = isinstance(original, MethodDescriptorType)
+    is_own = is_c_code or original.__module__.startswith(CLIENT)  # an application's own may not stand a second call
     send = original if is_c_code else _outer(original, order)
     default_topic = None if is_c_code else default_of(original, "topic")
 
@@ -122,67 +126,56 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
         if prepared is None:
             return original(self, *args, **kwargs)
         sending, changed_args, changed_kwargs = prepared
-        try:
-            result = send(self, *changed_args, **changed_kwargs)
-        except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
-            headers = {**dict(zip(order, args)), **kwargs}.get("headers")  # noqa: B905 - as above
-            if not _may_drop_headers(sending, headers, is_c_code=is_c_code):
-                raise
-        else:
-            if sending is not None:
-                sending.returned()
-            return result
-        own_args, own_kwargs = replace_arguments(order, changed_args, changed_kwargs, {"headers": headers})
-        return _send_without_ours(partial(original, self, *own_args, **own_kwargs), sending)
+        headers = {**dict(zip(order, args)), **kwargs}.get("headers") if is_own else _MISSING  # noqa: B905 - as above
+
+        def send_without_ours() -> Any:
+            own_args, own_kwargs = replace_arguments(order, changed_args, changed_kwargs, {"headers": headers})
+            return send(self, *own_args, **own_kwargs)
+
+        call = partial(send, self, *changed_args, **changed_kwargs)
+        return _send(call, sending, headers, send_without_ours, is_c_code=is_c_code)
 
     if not (is_c_code and order is PRODUCE_ORDER):
         return produce_with_span
     return _recorded_produce(original, produce_with_span)
 
 
-def _may_drop_headers(sending: Sending | None, headers: Any, *, is_c_code: bool) -> bool:
-    """Note that ``produce`` raised; return whether the caller's ``headers`` alone may be what the client takes."""
+def _note_raised(sending: Sending | None, headers: Any, *, is_c_code: bool = True) -> bool:
+    """Note that ``produce`` raised; return whether the caller's ``headers`` alone may be what the client takes.
+
+    ``_MISSING``: the message is not sent again.
+    """
     if is_c_code and is_from_signal_handler():  # the handler runs once the message is queued
         if sending is not None:
             sending.returned()
         return False
-    is_too_large = is_c_code and _is_too_large(sys.exc_info()[1])
-    if sending is not None and is_too_large:
+    may_drop = headers is not _MISSING and is_too_large(sys.exc_info()[1])
+    if sending is not None and may_drop:
         sending.left_headers_out(headers)
     elif sending is not None:
         sending.raised(sys.exc_info()[1])
-    return is_too_large
+    return may_drop
 
 
-def _report_again(  # noqa: PLR0913, PLR0917 - what is known of the message
-    state: ProducerState, hook: SendHook, sent: Sent | None, user: Callback | None, report: Any, headers: Any
+def _send(
+    call: Callable[[], Any],
+    sending: Sending | None,
+    headers: Any = _MISSING,
+    without_ours: Any = None,
+    *,
+    is_c_code: bool = True,
 ) -> Any:
-    """Note that a recorded message was refused; return the callback to send it again with, or else ``_MISSING``."""
-    if is_from_signal_handler():  # as above
-        return _MISSING
-    sending = None if sent is None else reopen_sending(state, hook, sent, user)
-    return (sending or report) if _may_drop_headers(sending, headers, is_c_code=True) else _MISSING
-
-
-def _send_without_ours(call: Callable[[], Any], sending: Sending | None) -> Any:
-    """Send the message without our headers."""
-    if sending is None:
-        return call()
+    """Send by ``call`` and, where our headers alone make the message too large, by ``without_ours``."""
     try:
         result = call()
-    except:  # a KafkaError can be raised, but is not a BaseException
-        if is_from_signal_handler():  # as above
+    except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
+        if not _note_raised(sending, headers, is_c_code=is_c_code):
+            raise
+    else:
+        if sending is not None:
             sending.returned()
-        else:
-            sending.raised(sys.exc_info()[1])
-        raise
-    sending.returned()
-    return result
-
-
-def _is_too_large(error: Any) -> bool:
-    cause = error.args[0] if isinstance(error, KafkaException) and error.args else None
-    return isinstance(cause, KafkaError) and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE
+        return result
+    return _send(without_ours, sending, is_c_code=is_c_code)
 
 
 def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one call
@@ -238,16 +231,15 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
         try:
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
-            report = _report_again(state, hook, sent, user, report, headers)
-            if report is _MISSING:
+            sending = None if sent is None or is_from_signal_handler() else reopen_sending(state, hook, sent, user)
+            if not _note_raised(sending, headers):
                 raise
-        call = partial(original, self, topic, value, key, partition, report, None, timestamp, headers)
-        return _send_without_ours(call, None if sent is None else report)
+        call = partial(original, self, topic, value, key, partition, sending or report, None, timestamp, headers)
+        return _send(call, sending)
 
     return produce
 
 
-_MISSING: Final[Any] = object()
 _DEFAULTS: Final = (_MISSING, None, None, -1, _MISSING, _MISSING, 0, None)
 
 

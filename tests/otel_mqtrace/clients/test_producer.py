@@ -149,6 +149,32 @@ def test_message_too_large_with_our_headers_alone_goes_without_them(
     assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
 
+@pytest.mark.parametrize("headers", [None, {"kind": "order"}])
+def test_serialised_message_too_large_with_our_headers_alone_goes_without_them(
+    producer_of, spans, topic, stored, headers
+):
+    conf = {"message_max_bytes": 10_000, "value_serializer": lambda value, _: b"x" * value}
+    producer = producer_of(make_producer=SerializingProducer, **conf)
+    producer.produce(topic, value=9_900, headers=headers)
+    assert producer.flush(10) == 0
+    own = None if headers is None else [("kind", b"order")]
+    assert [(len(each.value()), each.headers()) for each in stored(topic, 1)] == [(9_900, own)]
+    assert spans.take(f"send {topic}").attributes["messaging.message.id"] == f"{topic}-0@0"
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        producer.produce(topic, value=20_000)
+    assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
+
+
+def test_message_of_a_batch_too_large_with_our_headers_alone_goes_without_them(producer_of, spans, topic, stored):
+    producer = producer_of(_under("send_each"), message_max_bytes=10_000)
+    messages = [{"value": b"x" * 9_900}, {"value": b"x" * 20_000}]
+    assert producer.produce_batch(topic, messages) == 1
+    assert producer.flush(10) == 0
+    assert [message.headers() for message in stored(topic, 1)] == [None]
+    assert [each.get("_error") and each["_error"].name() for each in messages] == [None, "MSG_SIZE_TOO_LARGE"]
+    assert [span.attributes["mqtrace.success"] for span in spans.take_all(f"send {topic}")] == [False, True]
+
+
 def test_unsampled_message_too_large_with_our_headers_alone_goes_without_them(producer_of, spans, topic, stored):
     unsampled = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0)))
     producer = producer_of(message_max_bytes=10_000)
