@@ -50,23 +50,14 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_mock_broker_set_rtt": (c_int, (c_void_p, c_int32, c_int)),
 }
 
-_BUNDLE_PATTERNS: Final = (
-    "../confluent_kafka.libs/librdkafka*.so*",  # Linux wheels
-    "../confluent_kafka.libs/librdkafka*.dll",  # Windows wheels
-    ".dylibs/librdkafka*.dylib",  # macOS wheels
-)
-
 
 def find_librdkafka() -> Iterator[str]:
-    """Yield where librdkafka may be, best first: the wheel's copy, what this process has mapped, the system's."""
-    package = Path(confluent_kafka.__file__).parent
-    for pattern in _BUNDLE_PATTERNS:
-        # Not resolved first: a virtual environment may link its packages from elsewhere.
-        yield from (str(path) for path in sorted(package.parent.joinpath(package.name).glob(pattern)))
+    """Yield where librdkafka may be, best first: mapped in this process, in macOS's wheel, the system's."""
     mapped = Path("/proc/self/maps")
     if mapped.exists():
         lines = mapped.read_text(encoding="utf-8", errors="replace").splitlines()
         yield from sorted({line.split(maxsplit=5)[5] for line in lines if "/librdkafka" in line})
+    yield from map(str, sorted(Path(confluent_kafka.__file__).parent.glob(".dylibs/librdkafka*.dylib")))
     system = ctypes.util.find_library("rdkafka")
     if system:
         yield system
