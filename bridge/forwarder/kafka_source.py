@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from itertools import chain
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
 
+    Ranges = Generator[tuple[list[Any], dict[tuple[str, int], int]], None, None]
 
 _logger = logging.getLogger(__name__)
 _BATCH: Final = 500
@@ -66,18 +68,26 @@ class KafkaTraceSource(TopicSource[int]):
         if not behind:
             return
         # The last message is read again: another one in its place shows that the topic was created again in between.
-        starts = self._next | {partition: last.offset() for partition, last in self._last.items()}
+        known = {partition: last for partition, last in self._last.items() if partition in behind}
+        starts = self._next | {partition: last.offset() for partition, last in known.items()}
         ranges = {(self.topic, partition): (starts[partition], ends[partition]) for partition in sorted(behind)}
-        with closing(
-            read_ranges(self._consumer, ranges, self._failure, timeout_ms=self._timeout_ms, clock=self._clock)
-        ) as batches:
+        filled = 0
+        with closing(self._read_ranges(ranges)) as batches:
             for messages, positions in batches:
                 batch = [message for message in messages if self._is_new(message)]
+                filled += bool(batch)
+                for message in batch:
+                    known.setdefault(message.partition(), message)
                 for (_, partition), position in positions.items():
                     self._next[partition] = max(self._next[partition], position)
                 self.behind = frozenset(partition for partition in behind if self._next[partition] < ends[partition])
                 now_ms = self._clock.wall_ns() // NS_PER_MS
                 yield [landed_message(message, otherwise_ms=now_ms) for message in batch]
+        if filled > 1:  # it takes half a second, and no topic is created again and filled within one batch
+            self._check_again(known)
+
+    def _read_ranges(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Ranges:
+        return read_ranges(self._consumer, ranges, self._failure, timeout_ms=self._timeout_ms, clock=self._clock)
 
     def _is_new(self, message: Any) -> bool:
         """Return whether ``message`` was not yielded before, and move the position behind it.
@@ -87,13 +97,26 @@ class KafkaTraceSource(TopicSource[int]):
         """
         partition, offset = message.partition(), message.offset()
         if offset < self._next[partition]:
-            if _differs(message, self._last[partition]):
-                raise self._created_again(
-                    partition, f"has another message at {offset} than the group {self._group} read"
-                )
+            self._check_same(message, self._last[partition])
             return False
         self._next[partition], self._last[partition] = offset + 1, message
         return True
+
+    def _check_again(self, known: Mapping[int, Any]) -> None:
+        """Read the messages that are ``known``, one of a partition, again: the topic may have been created again."""
+        ranges = {}
+        for partition, message in known.items():
+            low, _ = self._bounds(partition)
+            if low <= message.offset():
+                ranges[self.topic, partition] = message.offset(), message.offset() + 1
+        with closing(self._read_ranges(ranges)) as batches:
+            for message in chain.from_iterable(messages for messages, _ in batches):
+                self._check_same(message, known[message.partition()])
+
+    def _check_same(self, message: Any, known: Any) -> None:
+        if _differs(message, known):
+            sign = f"has another message at {message.offset()} than the group {self._group} read"
+            raise self._created_again(message.partition(), sign)
 
     def _number(self, partition: int) -> int:
         return partition
@@ -142,15 +165,21 @@ class KafkaTraceSource(TopicSource[int]):
                 self._recall(remembered.partition, remembered.offset if remembered.offset >= 0 else None)
             self._next = dict(self._start)
             for partition in partitions:
-                low, ends[partition] = self._consumer.get_watermark_offsets(
-                    TopicPartition(self.topic, partition), timeout=self._timeout_s
-                )
+                low, ends[partition] = self._bounds(partition)
                 self._check_position(partition, low, ends[partition])
                 if partition in self._last and not low <= self._last[partition].offset() < self._next[partition]:
                     del self._last[partition]  # trimmed, or not committed: it is read again anyway
         except KafkaException as error:
             raise self._silent(error) from error
         return ends
+
+    def _bounds(self, partition: int) -> tuple[int, int]:
+        place = TopicPartition(self.topic, partition)
+        try:
+            bounds: tuple[int, int] = self._consumer.get_watermark_offsets(place, timeout=self._timeout_s)
+        except KafkaException as error:
+            raise self._silent(error) from error
+        return bounds
 
     def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         """Request the committed offsets, and again while the coordinator moves, as when a broker starts or stops."""
@@ -171,7 +200,10 @@ class KafkaTraceSource(TopicSource[int]):
 
     def _failure(self, error: KafkaError | None) -> PeerError:
         if error is not None and error.name() == "_AUTO_OFFSET_RESET":
-            return PeerError(f"{self.topic} was trimmed while it was being read: raise the topic's retention")
+            return PeerError(
+                f"{self.topic} was trimmed, or created again, while it was being read: start again, and raise the "
+                "topic's retention"
+            )
         return self._silent(error)
 
     def _silent(self, cause: object = None) -> PeerError:
@@ -223,7 +255,7 @@ def read_ranges(
     *,
     timeout_ms: float,
     clock: Clock,
-) -> Generator[tuple[list[Any], dict[tuple[str, int], int]], None, None]:
+) -> Ranges:
     """Yield batches of messages, perhaps empty, with the positions behind them, until each position is at its end.
 
     ``ranges`` maps topic and partition to the first offset and the one behind the last. Markers of transactions are

@@ -80,6 +80,8 @@ class RemotingTraceSource(TopicSource["Queue"]):
             offsets = {queue: known.pop(queue, self._next[queue]) for queue in queues}
             for queue, pulled in self._client.pull(offsets, group=self._group, suspend_ms=suspend_ms).items():
                 landed = self._landed(queue, pulled)
+                if landed:
+                    known[queue] = self._last[queue].queue_offset
                 came += len(landed)
                 self.behind = frozenset(partition_of(each) for each in behind if self._next[each] < ends[each])
                 yield landed

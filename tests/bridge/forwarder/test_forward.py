@@ -157,6 +157,17 @@ def test_topic_created_again_and_filled_beyond_the_position_is_an_error(topic, m
             list(source.drain())
 
 
+def test_topic_created_again_and_filled_beyond_the_position_within_a_drain_is_an_error(topic, monkeypatch):
+    monkeypatch.setattr(source_module, "Consumer", _AfterDeletion)
+    topic.send(*[b"1"] * 600, partition=0)
+    with topic.source() as source:
+        batches = source.drain()
+        next(batch for batch in batches if batch)
+        monkeypatch.setattr(_AfterDeletion, "is_anew", True)
+        with pytest.raises(PeerError, match=r"\[0\] has another message at 0 than .* created again"):
+            list(batches)
+
+
 @pytest.mark.parametrize("code", ["COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"])
 def test_moving_coordinator_is_queried_again(topic, tmp_path, code):
     """A broker that has just started says so of every group, and a pass that gave up would have forwarded nothing."""

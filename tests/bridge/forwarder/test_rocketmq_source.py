@@ -192,6 +192,17 @@ def test_topic_filled_beyond_the_position_after_it_was_created_again_is_an_error
         list(source.drain())
 
 
+def test_topic_created_again_and_filled_beyond_the_position_within_a_drain_is_an_error(broker, open_source):
+    broker.max_pulled = 2
+    broker.put(b"1", b"2", b"3", b"4")
+    batches = open_source().drain()
+    assert [message.body for message in next(batches)] == [b"1", b"2"]
+    broker.stored.clear()
+    broker.put(*[b"new %d" % number for number in range(5)])
+    with pytest.raises(PeerError, match=r"has another message at 1 than .* created again"):
+        list(batches)
+
+
 def test_slave_that_lags_behind_is_no_error(cluster, broker, open_source):
     broker.put(b"1", b"2")
     slave = cluster.slave(broker)
