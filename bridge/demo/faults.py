@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from bridge.demo.shop import BILLING, CONSUME, PUBLISH, TRANSACTION_END, Event, OrderKind, draw, event_of, events_of
+from bridge.demo.shop import CONSUME, PUBLISH, TRANSACTION_END, Event, OrderKind, draw, event_of, events_of
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -96,7 +96,6 @@ def plan_faults(book: Sequence[Order], *, seed: int) -> FaultPlan:
     """
     quota = min(_MOST_PER_ROW, max(1, len(book) // _MESSAGES_PER_FAULT))
     eligible = [order for order in book[:-1] if order.kind is not OrderKind.OVERSIZE]
-    declines = {order.msg_id: order.declines for order in eligible}
     ranked = sorted(
         (event for order in eligible for event in events_of(order)),
         key=lambda event: draw(seed, "fault", event.kind, event.msg_id, event.where, event.attempt),
@@ -108,23 +107,12 @@ def plan_faults(book: Sequence[Order], *, seed: int) -> FaultPlan:
         (kind, fault) for kind in _ANY_EVENT for fault in FaultKind if kind == CONSUME or fault not in _CONSUME_ONLY
     ]
     for event_kind, fault_kind in rows:
-        free = (
-            event
-            for event in ranked
-            if event.kind == event_kind
-            and event.msg_id not in taken
-            and (fault_kind is not FaultKind.CRASHED or _may_crash(event, declines))
-        )
+        free = (event for event in ranked if event.kind == event_kind and event.msg_id not in taken)
         for _ in range(quota):
             event = next(free)
             taken.add(event.msg_id)
             plan[event] = Fault(fault_kind, _choose_field(fault_kind, event, seed))
     return plan
-
-
-def _may_crash(event: Event, declines: dict[str, int]) -> bool:
-    # A handler that dies sends no retry: only an order that needs none may meet it, or other events would vanish too.
-    return event.where == BILLING and declines[event.msg_id] == 0
 
 
 def _choose_field(fault_kind: FaultKind, event: Event, seed: int) -> str | None:
@@ -197,6 +185,7 @@ _BODIES: Final[dict[FaultKind, Callable[[bytes, TraceType], bytes]]] = {
     FaultKind.MALFORMED_NATIVE: _damage,
     FaultKind.AFTER_LOST: _only(TraceType.SUB_AFTER),
     FaultKind.BEFORE_LOST: _only(TraceType.SUB_BEFORE),
+    FaultKind.CRASHED: _only(TraceType.SUB_AFTER),  # the process took its end along, and its span
 }
 
 
@@ -238,7 +227,11 @@ class FaultySpanExporter(SpanExporter):
             self._stream.close()
 
 
-_COPIES: Final[dict[FaultKind | None, int]] = {FaultKind.DROPPED_OTLP: 0, FaultKind.DUPLICATED_OTLP: 2}
+_COPIES: Final[dict[FaultKind | None, int]] = {
+    FaultKind.DROPPED_OTLP: 0,
+    FaultKind.CRASHED: 0,
+    FaultKind.DUPLICATED_OTLP: 2,
+}
 
 
 def _alter_span(span: ReadableSpan, fault: Fault) -> ReadableSpan:

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from pyarrow import dataset
 
-from bridge.demo.faults import COLUMNS, FaultKind, FaultySpanExporter, compare, encode_with_faults, plan_faults
+from bridge.demo.faults import COLUMNS, FaultySpanExporter, compare, encode_with_faults, plan_faults
 from bridge.demo.shop import (
     BILLING,
     CONSUME,
@@ -27,7 +27,6 @@ from bridge.demo.shop import (
     SHIPPING,
     Billing,
     Department,
-    Event,
     OrderDesk,
     events_of,
     order_book,
@@ -83,14 +82,13 @@ class Workspace(NamedTuple):
     """Where a run of the demo writes below ``root``.
 
     ``landing`` are the trace messages as they were landed, ``otlp`` is OpenTelemetry's own JSON lines. ``report`` is
-    what the reconciliation writes, ``findings`` every seeded fault beside what was found.
+    what the reconciliation writes.
     """
 
     root: Path
     landing: Path
     otlp: Path
     report: Path
-    findings: Path
 
 
 @contextmanager
@@ -110,9 +108,7 @@ def claim(root: Path) -> Iterator[Workspace]:
 
 
 def _empty(root: Path) -> Workspace:
-    spans, landing, report, findings, marker = ours = [
-        root / name for name in ("otlp", "landing", "report", "findings.json", _MARKER)
-    ]
+    spans, landing, report, marker = ours = [root / name for name in ("otlp", "landing", "report", _MARKER)]
     present = {path for path in root.iterdir() if not path.name.startswith(LOCK_FILE)}
     if present and (marker not in present or present - set(ours)):
         raise UsageError(f"{root} holds files that are not the demo's: give --out an empty or a new directory")
@@ -124,7 +120,7 @@ def _empty(root: Path) -> Workspace:
     marker.write_text(_NOTE, encoding="utf-8")
     spans.mkdir()
     landing.mkdir()
-    return Workspace(root, landing, spans / "traces.jsonl", report, findings)
+    return Workspace(root, landing, spans / "traces.jsonl", report)
 
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
@@ -155,7 +151,7 @@ def run_orders(
     """
     with ExitStack() as stack:
         processor = stack.enter_context(_instrument(bootstrap_servers, plan, otlp=otlp))
-        desk, departments = stack.enter_context(_open_shop(bootstrap_servers, plan))
+        desk, departments = stack.enter_context(_open_shop(bootstrap_servers))
         for orders in _chunks(book):
             if orders[-1] is book[-1]:
                 threading.Event().wait(_SETTLE_S)
@@ -174,9 +170,8 @@ def _chunks(book: Sequence[Order]) -> Iterator[list[Order]]:
 
 
 @contextmanager
-def _open_shop(bootstrap_servers: str, plan: FaultPlan) -> Iterator[tuple[OrderDesk, list[Department]]]:
-    crashing = {event for event, fault in plan.items() if fault.kind is FaultKind.CRASHED}
-    billing = Billing(bootstrap_servers, crashes=lambda msg_id: Event(CONSUME, msg_id, BILLING) in crashing)
+def _open_shop(bootstrap_servers: str) -> Iterator[tuple[OrderDesk, list[Department]]]:
+    billing = Billing(bootstrap_servers)
     departments = [
         Department(BILLING, Billing.TOPICS, billing.handle, bootstrap_servers=bootstrap_servers),
         Department(SHIPPING, [ORDERS], ship, bootstrap_servers=bootstrap_servers),
@@ -225,7 +220,7 @@ def _instrument(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Itera
 _DRIVER_MEMORY: Final = "1g"
 _WITH_RESULT: Final = (0, 1, 3, 4)
 """Exit codes of a run that wrote its result, of any verdict."""
-_SEEDED: Final = "<p>The demo seeded faults in this run: findings.json names each, and what was found.</p>"
+_SEEDED: Final = "<p>The demo seeded faults in this run: its table shows how many of each, and what was found.</p>"
 
 
 def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], list[Row]]:
@@ -273,33 +268,4 @@ def demonstrate(out: Path, *, messages: int, seed: int, on_start: Callable[[], o
                 forward_once(source, landing)
         with _stage("reconciling both sides on Spark"):
             result, rows = reconcile(workspace, grace_ms=GRACE_MS)
-        findings = compare(book, plan, rows, result)
-        workspace.findings.write_text(_as_json(findings, messages=messages, seed=seed), encoding="utf-8")
-        return workspace, findings
-
-
-def _as_json(findings: Findings, *, messages: int, seed: int) -> str:
-    faults = [
-        {
-            "fault": one.fault.kind.name,
-            "field": one.fault.field,
-            "kind": one.event.kind,
-            "msg_id": one.event.msg_id,
-            "where": one.event.where,
-            "attempt": one.event.attempt,
-            "found": one.found,
-            "as_expected": one.as_expected,
-        }
-        for one in findings.findings
-        if one.fault is not None
-    ]
-    clean = findings.seeded(None)
-    whole = {
-        "messages": messages,
-        "seed": seed,
-        "agree": findings.agree,
-        "clean_events": {"seeded": len(clean), "matched": sum(one.as_expected for one in clean)},
-        "faults": faults,
-        "surprises": list(findings.surprises),
-    }
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+        return workspace, compare(book, plan, rows, result)

@@ -312,25 +312,16 @@ def serve_all(departments: Sequence[Department], count: int, *, patience_ms: flo
 
 
 class Billing:
-    """Charges orders. A declined one goes to the next retry topic until there is none left.
-
-    ``crashes`` are the message ids at which the handler's thread dies in the middle of its work.
-    """
+    """Charges orders. A declined one goes to the next retry topic until there is none left."""
 
     TOPICS: Final = (ORDERS, *RETRY_TOPICS)
 
-    def __init__(self, bootstrap_servers: str, *, crashes: Callable[[str], bool]) -> None:
+    def __init__(self, bootstrap_servers: str) -> None:
         self._retries = confluent_kafka.Producer({"bootstrap.servers": bootstrap_servers}, logger=QUIET)
-        self._crashes = crashes
-        self._unfinished: list[Any] = []
 
     def handle(self, message: Any) -> None:
         """Charge one order, now or at a later attempt."""
-        headers = dict(message.headers())
-        if self._crashes(headers[semconv.HEADER_UNIQ_KEY].decode()):
-            self._die_with(message)
-            return
-        attempt = int(headers.get(semconv.HEADER_RECONSUME_TIMES, b"0"))
+        attempt = int(dict(message.headers()).get(semconv.HEADER_RECONSUME_TIMES, b"0"))
         try:
             with process(message) as work:
                 if not charge(message.value(), attempt):
@@ -350,13 +341,6 @@ class Billing:
         kept = [(name, value) for name, value in message.headers() if name != semconv.HEADER_RECONSUME_TIMES]
         headers = [*kept, (semconv.HEADER_RECONSUME_TIMES, str(attempt + 1).encode())]
         self._retries.produce(RETRY_TOPICS[attempt], message.value(), key=message.key(), headers=headers)
-
-    def _die_with(self, message: Any) -> None:
-        work = process(message)
-        self._unfinished.append(work)  # kept: the garbage collector must not finish what a dead worker cannot
-        worker = threading.Thread(target=work.__enter__, name="worker that dies")
-        worker.start()
-        worker.join()
 
 
 def charge(body: bytes, attempt: int) -> bool:

@@ -74,8 +74,9 @@ def test_altered_record_differs_in_one_field(trace_ctx, event, field):
 
 
 def test_lost_half_leaves_the_other():
-    assert encoder(FaultKind.AFTER_LOST, CONSUMED)(AFTER).body == b""
-    assert encoder(FaultKind.AFTER_LOST, CONSUMED)(BEFORE) == encode_context(BEFORE)
+    for kind in (FaultKind.AFTER_LOST, FaultKind.CRASHED):
+        assert encoder(kind, CONSUMED)(AFTER).body == b""
+        assert encoder(kind, CONSUMED)(BEFORE) == encode_context(BEFORE)
     assert encoder(FaultKind.BEFORE_LOST, CONSUMED)(BEFORE).body == b""
     assert encoder(FaultKind.BEFORE_LOST, CONSUMED)(AFTER) == encode_context(AFTER)
 
@@ -98,7 +99,9 @@ def spans_of(lines):
 
 
 @pytest.mark.parametrize(("trace_ctx", "event"), [SIDES[0], *SIDES[2:]])
-@pytest.mark.parametrize(("kind", "copies"), [(FaultKind.DROPPED_OTLP, 0), (FaultKind.DUPLICATED_OTLP, 2)])
+@pytest.mark.parametrize(
+    ("kind", "copies"), [(FaultKind.DROPPED_OTLP, 0), (FaultKind.CRASHED, 0), (FaultKind.DUPLICATED_OTLP, 2)]
+)
 def test_span_is_dropped_or_doubled(tmp_path, kind, copies, trace_ctx, event):
     spans = spans_of(exported(tmp_path / "spans.jsonl", kind, event, trace_ctx))
     assert (spans[0]["name"], spans[-1]["name"], len(spans)) == ("before", "after", copies + 2)

@@ -92,10 +92,8 @@ def test_plan_holds_every_fault_on_a_message_of_its_own(seed, messages):
     assert len({event.msg_id for event in plan}) == len(plan)
     assert plan.keys() <= {event for order in book[:-1] for event in events_of(order)}
     assert not {event.msg_id for event in plan} & {one.msg_id for one in book if one.kind is OrderKind.OVERSIZE}
-    declines = {order.msg_id: order.declines for order in book}
-    for event, fault in plan.items():
+    for fault in plan.values():
         assert (fault.field is not None) == (fault.kind in {FaultKind.ALTERED_NATIVE, FaultKind.ALTERED_OTLP})
-        assert fault.kind is not FaultKind.CRASHED or (declines[event.msg_id], event.where) == (0, "billing")
 
 
 # -- the order system -------------------------------------------------------------------------------------------------

@@ -17,11 +17,10 @@ def test_one_extra_is_named_whatever_is_missing(monkeypatch, tmp_path, absent):
 def test_directory_is_made_and_a_second_run_replaces_the_first(tmp_path):
     with claim(tmp_path / "a" / "demo") as first:
         assert first.landing.is_dir()
-        for path in (first.otlp, first.findings):
-            path.write_text("old")
+        first.otlp.write_text("old")
         (first.report / "verdicts").mkdir(parents=True)
     with claim(tmp_path / "a" / "demo") as second:
-        assert not any(path.exists() for path in (second.otlp, second.findings, second.report))
+        assert not any(path.exists() for path in (second.otlp, second.report))
 
 
 def test_second_run_beside_the_first_is_refused_and_changes_nothing(tmp_path):
