@@ -164,7 +164,7 @@ class FilesTraceSource(_FilesSource):
         waiting = {place.source for place in held}
         done = {name: status for name, status in self._read.items() if name not in waiting}
         if done != self._done:
-            write_memory(self._memory, {"done": done}, hint=CANNOT_WRITE, indent=0)
+            write_memory(self._memory, {"done": done}, hint=CANNOT_WRITE)
             self._done = done
 
     def _messages(self, path: AnyPath, name: str, status: _Status) -> Iterator[LandedMessage]:
@@ -260,7 +260,7 @@ class SpanFilesSource(_FilesSource):
     def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
         if self._read != self._done:
-            write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE, indent=0)
+            write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE)
             self._done = dict(self._read)
 
     def _unread(self, path: AnyPath, name: str, layout: Layout) -> Iterator[_Reached]:

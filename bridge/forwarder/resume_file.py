@@ -44,17 +44,16 @@ def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any
         raise UsageError(f"{file} cannot be read ({error}); {hint}") from error
 
 
-def write_memory(file: AnyPath, content: Any, *, hint: str = "", indent: int | None = None) -> None:
+def write_memory(file: AnyPath, content: Any, *, hint: str = "") -> None:
     """Write ``content`` as JSON so that a reader finds the old file or the new one, never half of it.
 
     Raises:
         UsageError: it cannot be written; ``hint`` ends the line.
     """
-    separators = (",", ":") if indent is None else None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with committed(file) as unready, Path(unready).open("w", encoding="utf-8") as open_file:
-            json.dump(content, open_file, indent=indent, separators=separators)
+            open_file.write(json.dumps(content, separators=(",", ":")))  # json.dump takes three times as long
             open_file.flush()
             os.fsync(open_file.fileno())
     except OSError as error:
