@@ -1,4 +1,4 @@
-"""The session of an exporter, which checks replies. Needs the ``otlp`` extra."""
+"""Sessions for an exporter: one prepares the request to a URL once, one checks replies. Needs the ``otlp`` extra."""
 
 from __future__ import annotations
 
@@ -11,8 +11,39 @@ from otel_mqtrace._clock import SystemClock, compute_deadline
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_REPEATED: Final = {"headers", "data", "json", "timeout", "allow_redirects", "stream", "verify", "cert"}
+"""What releases of OpenTelemetry's exporter, and we, pass with each request; only body and time-out differ."""
 _MOST_BYTES: Final = 1 << 16  # of a reply; those of OTLP have tens
 _CLOCK: Final = SystemClock()
+
+
+class RepeatingSession(requests.Session):
+    """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual.
+
+    Proxies, certificates and netrc of the environment are resolved at the first request, where ``requests`` reads the
+    environment and ``~/.netrc`` for each one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any]] = {}
+
+    def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
+        """Send a request as :class:`requests.Session` does."""
+        body, headers = named.get("data"), named.get("headers") or {}
+        if args or not named.keys() <= _REPEATED or named.get("json") or self.cookies or type(body) is not bytes:
+            return super().request(method, url, *args, **named)
+        settings = named.get("stream"), named.get("verify"), named.get("cert")
+        if url not in self._known or self._known[url][0] != (method, headers, settings):
+            first = self.prepare_request(requests.Request(method, url, headers=headers, data=body))
+            environment = self.merge_environment_settings(first.url or url, {}, *settings)
+            self._known[url] = (method, dict(headers), settings), first, environment
+        _, first, environment = self._known[url]
+        repeated = first.copy()
+        repeated.body = body
+        repeated.headers["Content-Length"] = str(len(body))
+        sending = {"timeout": named.get("timeout"), "allow_redirects": named.get("allow_redirects", True)}
+        return self.send(repeated, **sending, **environment)
 
 
 class CheckingSession(requests.Session):

@@ -94,12 +94,10 @@ def open_stock_exporter(
     try:
         module = _second_instance(_MODULES[protocol])
         if protocol == HTTP:
-            from requests import Session  # noqa: PLC0415 - optional extra
-
-            from otel_mqtrace.exporters.http_session import CheckingSession  # noqa: PLC0415 - optional extra
+            from otel_mqtrace.exporters.http_session import CheckingSession, RepeatingSession  # noqa: PLC0415 - optional extra
 
             find_session = getattr(module, "_load_session_from_envvar", lambda _: None)  # since release 1.37
-            session: Any = given.get("session") or find_session(_CREDENTIAL_PROVIDER) or Session()
+            session: Any = given.get("session") or find_session(_CREDENTIAL_PROVIDER) or RepeatingSession()
             given["session"] = CheckingSession(session, read_reply, on_error)
     except ImportError as error:
         raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error

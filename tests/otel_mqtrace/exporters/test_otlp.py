@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.exporters import otlp
-from otel_mqtrace.exporters.http_session import CheckingSession
+from otel_mqtrace.exporters.http_session import CheckingSession, RepeatingSession
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.otlp_receiver import GrpcReceiver, OtlpReceiver
@@ -159,6 +159,29 @@ def test_span_of_a_failed_request_among_joined_batches_is_reported(spans, receiv
     assert outcome.lost == {0: "export_failed", 1: "encode_error", 2: "export_failed"}
 
 
+def test_http_session_reads_the_environment_once_and_honours_it(spans, receiver, monkeypatch):
+    """Proxies, certificates and netrc as for the stock exporter; ``requests`` looks them up for every request."""
+    monkeypatch.setenv("HTTP_PROXY", receiver.endpoint)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint="http://collector.invalid/v1/traces")
+    assert exporter.export(spans) is SpanExportResult.SUCCESS
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    assert exporter.export(spans[:1]) is SpanExportResult.SUCCESS
+    assert receiver.paths == ["http://collector.invalid/v1/traces"] * 2
+    assert len(receiver.spans) == 2
+
+
+def test_http_session_follows_a_redirect_and_posts_once_to_each_server():
+    """OpenTelemetry's exporter asks for it before 1.45."""
+    with OtlpReceiver() as moved, OtlpReceiver() as receiver:
+        moved.status, moved.location = 307, f"{receiver.endpoint}/v1/traces"
+        session = RepeatingSession()
+        for number in (1, 2):
+            assert session.post(f"{moved.endpoint}/v1/traces", data=b"").status_code == 200
+            assert (moved.requests, receiver.requests) == (number, number)
+
+
 @pytest.mark.parametrize(
     ("location", "words"),
     [
@@ -170,7 +193,7 @@ def test_redirect_that_is_not_followed_is_a_failure(location, words):
     """OpenTelemetry's exporter takes every status below 400 for success, and follows none from 1.45 on."""
     with OtlpReceiver() as moved:
         moved.status, moved.location = 301, location
-        reply = CheckingSession(requests.Session()).post(f"{moved.endpoint}/v1/traces", data=b"", allow_redirects=False)
+        reply = CheckingSession(RepeatingSession()).post(f"{moved.endpoint}/v1/traces", data=b"", allow_redirects=False)
     assert (reply.ok, reply.reason, reply.text) == (False, words, words)
 
 
@@ -180,7 +203,7 @@ def test_redirect_that_is_not_followed_is_a_failure(location, words):
 )
 def test_web_page_in_reply_is_a_failure(content_type, is_good, spans, receiver):
     receiver.content_type, errors = content_type, []
-    reply = CheckingSession(requests.Session(), on_error=errors.append).post(f"{receiver.endpoint}/v1/traces", data=b"")
+    reply = CheckingSession(RepeatingSession(), on_error=errors.append).post(f"{receiver.endpoint}/v1/traces", data=b"")
     words = "it answers with a web page, not as an OTLP receiver: check the endpoint"
     assert (reply.ok, errors) == (is_good, [] if is_good else [words])
     exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
@@ -215,7 +238,7 @@ def test_http_request_ends_in_time_when_its_reply_drips():
         pool.submit(drip)
         try:
             with pytest.raises(requests.ReadTimeout, match="did not end within the time-out"):
-                CheckingSession(requests.Session()).post(
+                CheckingSession(RepeatingSession()).post(
                     f"http://127.0.0.1:{server.getsockname()[1]}", data=b"", timeout=0.1
                 )
         finally:
@@ -224,7 +247,7 @@ def test_http_request_ends_in_time_when_its_reply_drips():
 
 def test_http_certificate_of_the_exporter_wins_over_the_environments(monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/other.pem")
-    session = CheckingSession(requests.Session())
+    session = CheckingSession(RepeatingSession())
     session.verify = "/mine.pem"
     with pytest.raises(OSError, match=r"/mine\.pem"):
         session.post("https://h:1", data=b"")
