@@ -28,6 +28,7 @@ BODY: Final = pa.schema(
         "arrival_ms": _LONG,
         "path": _TEXT,  # the file it was read from
         "line": _LONG,  # its ordinal in that file, for evidence
+        "is_joined": pa.bool_(),  # on the same line as the body before it
         "body": pa.binary(),
         "bad": BAD,
     }

@@ -78,7 +78,7 @@ _REQUEST_AT: Final = {
 }
 _MOST_HELD: Final = 1 << 18
 """The codec reads a longer text twice instead of holding all of its records; clients write half as much at most."""
-_OF_BODY: Final = ("arrival_ms", "path", "line")
+_OF_BODY: Final = ("arrival_ms", "path", "line", "is_joined")
 _SCHEMA: Final = pa.schema(
     {
         **{name: BODY.field(name).type for name in (*_OF_BODY, "bad")},
@@ -99,14 +99,14 @@ def record_columns(
     """Yield the records of bodies in columns of some thousand rows, and add their number to ``counts``.
 
     A glued pair of records counts once, a row without a body as one. The columns are ``KEPT_FIELDS``; ``type``; ``bad``
-    (``schemas.BAD``); ``record_index``; ``call_size``: records of the same listener
+    (``schemas.BAD``); ``record_index``, counted over all bodies of a line; ``call_size``: records of the same listener
     call; ``surplus``: what glued records add to the number; ``hash``: 64 bits of the record's text; ``arrival_ms``,
     ``path``, ``line`` of its body.
     """
-    read = _Reader(counts, msg_type_map, charset)
+    read, lines = _Reader(counts, msg_type_map, charset), _Lines()
     for batch in bodies:
         parts = (part for block in _blocks(batch) for part in read.block(block))
-        yield from map(_joined, take_groups(parts, _size_of, rows=MOST_ROWS, size=MOST_TEXT))
+        yield from map(lines.number, map(_joined, take_groups(parts, _size_of, rows=MOST_ROWS, size=MOST_TEXT)))
 
 
 def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -125,6 +125,26 @@ def _joined(parts: list[_Columns]) -> _Columns:
     if len(parts) == 1:
         return parts[0]
     return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
+
+
+@dataclass(slots=True)
+class _Lines:
+    """Numbers the records of each line, which may hold several bodies: ``count`` are those of the last line so far."""
+
+    count: int = 0
+
+    def number(self, records: _Columns) -> _Columns:
+        """Return the columns with a ``record_index`` that is unique on its line."""
+        columns = dict(records)
+        is_joined, indexes = is_true(columns.pop("is_joined")), np.asarray(columns["record_index"])
+        if is_joined.any():
+            rows = np.arange(len(indexes))
+            is_first = (indexes == 0) & ~is_joined
+            indexes = rows - np.maximum.accumulate(np.where(is_first, rows, -self.count))
+            columns["record_index"] = pa.array(indexes, pa.int32())
+        if len(indexes):
+            self.count = int(indexes[-1]) + 1
+        return columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from hashlib import blake2b
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.framing import text_of_json
+from bridge.codec.framing import read_json, text_of_json
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 from spark_jobs.columns import binary_bytes, each, opened, where, whole_number
@@ -95,13 +94,10 @@ _ONE_PLAIN_TEXT: Final = re.compile(r'\["([^"\\\x00-\x1f]*)"\]')
 
 
 def json_texts(text: str) -> list[str | None] | None:
-    """Return the elements of a JSON array as texts; ``None`` for any other text."""
+    """Return the elements of a JSON array as texts, as leniently as Spark; ``None`` where the text begins with none."""
     if plain := _ONE_PLAIN_TEXT.fullmatch(text):
         return [plain[1]]
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    value, _ = read_json(text)
     return [text_of_json(item) for item in value] if isinstance(value, list) else None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.framing import decode_base64, read_json, text_of_json
+from bridge.codec.framing import decode_base64, read_objects, text_of_json
 from bridge.otlp.detect import Layout
 from bridge.storage import naming_damage, open_parquet
 from otel_mqtrace._errors import UnreadableInputError
@@ -48,9 +48,8 @@ def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
 
 
 def is_whole(line: bytes) -> bool:
-    """Return whether a last line, without its newline, is complete: a JSON object."""
-    value, _ = read_json(line.removeprefix(codecs.BOM_UTF8))
-    return isinstance(value, dict)
+    """Return whether a last line, without its newline, is complete: JSON objects and nothing else."""
+    return all(isinstance(value, dict) for value, _ in read_objects(line.removeprefix(codecs.BOM_UTF8)))
 
 
 def _split(file: SourceFile, torn: int) -> Iterable[Split]:
@@ -166,14 +165,17 @@ def _bad_where(is_bad: Any, reason: str) -> Any:
 
 def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
     for some in take_groups(lines, lambda line: (1, len(line.text)), rows=BATCH_ROWS, size=_BATCH_BYTES):
-        rows = [{"path": line.path, "line": line.number, **_read_line(line.text)} for line in some]
+        rows = [{"path": line.path, "line": line.number, **read} for line in some for read in _read_line(line.text)]
         yield pa.RecordBatch.from_pylist(rows, schema=BODY)
 
 
-def _read_line(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line, as of ``BODY``."""
-    value, text = read_json(line)
-    fields: dict[str, Any] = value if isinstance(value, dict) else {}
+def _read_line(line: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the fields, as of ``BODY``, of each object of a line, and of what is none behind them."""
+    for at, (value, text) in enumerate(read_objects(line)):
+        yield {**_read_object(value if isinstance(value, dict) else {}, text), "is_joined": at > 0}
+
+
+def _read_object(fields: dict[str, Any], text: str) -> dict[str, Any]:
     encoded = text_of_json(fields.get("body_base64"))
     if encoded is None:
         return {"bad": bad_piece("body_base64", "no JSON object with body_base64", text)} | _place(fields)

@@ -4,6 +4,7 @@ import base64
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import subprocess
@@ -98,6 +99,19 @@ def test_line_without_a_body_is_bad_alone(mqtrace):
         *((5, None), (6, "not JSON")),
     ]
     assert err.startswith("mqtrace: 6 of 7 records or lines are bad; first: standard input:2: not a JSON object")
+
+
+def test_every_object_of_a_line_is_read(mqtrace, tmp_path):
+    """Two landings that were joined without a newline between them."""
+    path = tmp_path / "a.jsonl"
+    line = body_line(PUB).strip()
+    path.write_bytes(line + line + b"rest\n" + line + line)
+    code, out, err = mqtrace("decode", path)
+    assert (code, [item["body_index"] for item in objects(out)]) == (1, [0, 1, 2, 3, 4])
+    assert err == f"mqtrace: 1 of 5 records or lines is bad; first: {path}:1: not JSON\n"
+    _, out, _ = mqtrace("forward", "--source", path, "--landing", tmp_path / "landing", "--once", "--json")
+    moved = json.loads(out)
+    assert (moved["messages"], moved["unreadable_bodies"]) == (4, 1)
 
 
 def test_half_a_character_in_the_keys_is_landed_as_a_question_mark(mqtrace, tmp_path):

@@ -221,6 +221,20 @@ def test_batch_send_of_hundreds_with_long_keys_is_laid_out_in_small_batches():
     assert max(some.nbytes for some in made) < 20 << 20
 
 
+def test_records_of_several_bodies_on_a_line_have_positions_of_their_own():
+    """A record without ids is known by its position alone; the bodies may come in batches of their own."""
+    bodies = [(3, RECORD * 2, False), (3, RECORD + "junk\x02", True)]
+    bodies += [(line, RECORD, is_joined) for line in (None, 4, None) for is_joined in (False, True)]
+    some = [{"path": "made", "line": line, "body": body.encode(), "is_joined": joined} for line, body, joined in bodies]
+    found = []
+    for batches in ([some], [some[:1], some[1:]], [[one] for one in some]):
+        made = native_batches((batch(*each) for each in batches), InputCounts(), writer="mqtrace")
+        events = [event for part in made for event in part.to_pylist()]
+        found.append([(event["line"], event["record_index"]) for event in events])
+    of_third = [(3, 0), (3, 1), (3, 2), (3, 3)]
+    assert found == [[*of_third, *((line, index) for line in (None, 4, None) for index in (0, 1))]] * 3
+
+
 # -- Records are counted in the bytes, whatever a reader makes of them
 def test_record_lost_by_the_codec_breaks_the_balance(monkeypatch):
     decode = native.decode_values

@@ -5,6 +5,8 @@ import json
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bridge.otlp.detect import Side
@@ -13,7 +15,7 @@ from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.schemas import BODY
 from spark_jobs.sources import native
 from spark_jobs.sources.files import source_files
-from spark_jobs.sources.native import body_batches, plan_bodies
+from spark_jobs.sources.native import body_batches, decode_base64, plan_bodies
 
 LINE = {"source": "T", "arrival_ms": 7, "body_base64": "YQ=="}
 NOT_JSON = "no JSON object with body_base64"
@@ -32,6 +34,27 @@ def read_line(tmp_path, text):
     path = tmp_path / "x.jsonl"
     path.write_bytes(json.dumps(LINE).encode() + b"\n" + (text if isinstance(text, bytes) else text.encode()) + b"\n")
     return bodies_in(path)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        *(("YWJj", b"abc"), ("YQ==", b"a"), ("YQ", b"a"), ("YR==", b"a"), ("", b""), ("YW\n Jj\r", b"abc")),
+        *(("YW\u2003Jj", b"abc"), (" YQ ==", b"a"), ("Y", None), ("YQ=", None), ("YQ= =", None), ("YQ== ", None)),
+        *(("YWJj=", None), ("YWJj====", None), ("Y=Q=", None), ("-_8=", None), ("!!!!", None), ("é", None)),
+        *(("YW\xa0Jj", None), ("YWJj\x00", None)),
+    ],
+)
+def test_base64_is_decoded_as_spark_does(text, data):
+    """Answers of Spark's try_to_binary (4.1)."""
+    assert decode_base64(text) == data
+
+
+@given(st.binary(max_size=40), st.sampled_from(["", "\n", " \t"]), st.booleans())
+def test_base64_with_blanks_or_without_padding_is_read(data, blank, padded):
+    text = base64.b64encode(data).decode()
+    bare = text.rstrip("=")
+    assert decode_base64(blank.join(bare) + (text[len(bare) :] if padded else "")) == data
 
 
 @pytest.mark.parametrize(
@@ -62,6 +85,7 @@ def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source
     ("text", "body"),
     [
         ('  {"body_base64":"YQ"}  \r', b"a"),
+        ("{'body_base64': 'YQ'}", b"a"),
         ('{"body_base64":"YQ","body_base64":"Yg"}', b"b"),
         ('{"keys":NaN,"body_base64":"YQ"}', b"a"),
         (b'{"keys":"\xff","body_base64":"YQ"}', b"a"),
@@ -71,6 +95,17 @@ def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source
 def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
     bodies = read_line(tmp_path, text)
     assert (bodies["line"], bodies["body"], bodies["bad"]) == (2, body, None)
+
+
+@pytest.mark.parametrize(
+    ("rest", "body", "text"), [(' {"body_base64":"Yg"} ', b"b", None), (" and more", None, "and more")]
+)
+def test_what_stands_behind_an_object_of_a_line_is_read_too(tmp_path, rest, body, text):
+    path = tmp_path / "x.jsonl"
+    path.write_text(f'{{"body_base64":"YQ"}}{rest}\n')
+    first, second = bodies_in(path)
+    assert (first["line"], first["body"], first["bad"]) == (1, b"a", None)
+    assert (second["line"], second["body"], second["bad"] and second["bad"]["text"]) == (1, body, text)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +150,15 @@ def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_
     bodies = planned(path)
     assert bodies.truncated_tails == is_torn
     assert len(bodies_in(path)) == (1 if is_torn or not tail.strip() else 2)
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_last_line_of_several_objects_is_whole(tmp_path, start):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(start + json.dumps(LINE).encode() * 3)
+    read = [(row["body"], row["is_joined"]) for row in bodies_in(path)]
+    assert read == [(b"a", False), (b"a", True), (b"a", True)]
+    assert planned(path).truncated_tails == 0
 
 
 def test_rows_of_parquet_have_their_place_in_the_file(tmp_path, monkeypatch):
