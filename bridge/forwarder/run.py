@@ -326,7 +326,7 @@ def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, _: 
     document: dict[str, Any] = {
         "messages": counts.messages,
         "body_bytes": counts.body_bytes,
-        "trimmed_offsets": _gone(source),
+        "trimmed_offsets": source.trimmed,
         "unreadable_bodies": source.bad_bodies + len(source.changed_files),
         **({} if spans is None else spans.counts.as_dict()),
         "parts": counts.files,
@@ -407,7 +407,7 @@ def _join_notes(notes: list[_Note], source: TraceSource) -> str:
             f"file changed since it was forwarded and was {not_read}",
             f"files changed since they were forwarded and were {not_read}",
         ),
-        (_gone(source), "offset had been trimmed before", "offsets had been trimmed before"),
+        (source.trimmed, "offset had been trimmed before", "offsets had been trimmed before"),
     )
     return "".join(f"; {plural(*note)}" for note in noted if note[0])
 
@@ -431,7 +431,3 @@ def _noteworthy(spans: SpanForwarding) -> list[_Note]:
         (counts.bad_records, "bad record has no span", "bad records have no span"),
         (counts.rejected, f"span was {by_receiver}", f"spans were {by_receiver}"),
     ]
-
-
-def _gone(source: TraceSource) -> int:
-    return sum(trimmed.offsets for trimmed in source.trimmed)

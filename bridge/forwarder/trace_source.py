@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.wire.native.layout import RECORD_START
@@ -24,20 +23,6 @@ DEFAULT_GROUP: Final = "mqtrace-forward"
 _P = TypeVar("_P")
 
 
-@dataclass(frozen=True, slots=True)
-class Trimmed(Generic[_P]):
-    """Offsets ``[first, last)`` of one partition or queue that retention removed before they were forwarded."""
-
-    partition: _P
-    first: int
-    last: int
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets are gone; Kafka's transaction markers take some, so at most that many messages."""
-        return self.last - self.first
-
-
 class TraceSource(ABC):
     """What can be drained and remembers how far; use it as a context manager.
 
@@ -46,7 +31,7 @@ class TraceSource(ABC):
         has_answered: whether a drain has reached the source since the start.
         has_been_read: whether the group had a position beyond the beginning at the start.
         holds_records: whether any body that was drained begins with a native record.
-        trimmed: what retention had removed.
+        trimmed: how many offsets retention had removed; Kafka's transaction markers took some of them.
         bad_bodies: how many pieces of files are not messages.
         first_bad: place and reason of the first of them.
         new_bad: place and reason of the last of them, until the caller has printed that.
@@ -58,7 +43,7 @@ class TraceSource(ABC):
         self.behind: Collection[int | None] = ()
         self.has_answered = False
         self.has_been_read = self.holds_records = False
-        self.trimmed: list[Trimmed[Any]] = []
+        self.trimmed = 0
         self.bad_bodies = 0
         self.first_bad = self.new_bad = ""
         self.changed_files: set[str] = set()
@@ -102,8 +87,8 @@ class TopicSource(TraceSource, Generic[_P]):
     """A trace topic as a resumable stream; ``_P`` is a partition or queue as its client names it.
 
     One forwarder owns the topic, reads all partitions itself and uses the group's committed offsets as its memory
-    only. What retention has already removed is an error, never a silent gap, unless ``accept_trimmed``; then it is in
-    ``trimmed``.
+    only. What retention has already removed is an error, never a silent gap, unless ``accept_trimmed``; then
+    ``trimmed`` counts it.
     """
 
     _unset: int | None = None
@@ -183,4 +168,4 @@ class TopicSource(TraceSource, Generic[_P]):
                 f"{self._name(partition)} was trimmed: offsets {first} to {last - 1} are gone before they were "
                 f"forwarded; raise {self._retention}, and pass --accept-trimmed to go on without them"
             )
-        self.trimmed.append(Trimmed(partition, first, last))
+        self.trimmed += last - first
