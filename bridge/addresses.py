@@ -20,7 +20,7 @@ from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.landing import IN_PROGRESS_SUFFIX, claim
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from bridge.storage import AnyPath
 
@@ -102,6 +102,12 @@ def _parse(text: str) -> Address:
             "and passwords into the file of --client-config or --kafka-config"
         )
     return Address(kind, text, servers=found["servers"], topic=found["topic"])
+
+
+def check_client_config(option: str, file: object, sources: Iterable[str]) -> None:
+    """Raise UsageError for a client's properties that would be ignored; ``file`` is ``None`` without the option."""
+    if file is not None and all(parse_address(each).kind in {Kind.FILES, Kind.JAEGER} for each in sources):
+        raise UsageError(f"{option} {file} is for topics, and none is given: leave it out")
 
 
 def parse_directory(text: str, *, option: str) -> AnyPath:

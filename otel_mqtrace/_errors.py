@@ -12,6 +12,11 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The system errors of a full disk, a used-up quota, and a file beyond ``ulimit -f``."""
 
 
+def make_room(error: OSError, place: str) -> str:
+    """Return how to fix one of ``NO_ROOM``; ``place`` says where to free space."""
+    return "raise ulimit -f" if error.errno == errno.EFBIG else f"free space {place}"
+
+
 class MqTraceError(Exception):
     """Root of every exception raised on purpose; its text is one line that names the fix."""
 

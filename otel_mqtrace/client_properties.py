@@ -40,7 +40,7 @@ def read_properties(path: Path) -> dict[str, str]:
         raise UsageError(f"the Kafka properties file {path} is not UTF-8 text: name another file") from error
     if len(text) > _MOST_CHARACTERS:  # a device or pipe may have no end
         raise UsageError(
-            f"the Kafka properties file {path} has more than {_MOST_CHARACTERS >> 20} MB: name another file"
+            f"the Kafka properties file {path} has more than {_MOST_CHARACTERS >> 20} MiB: name another file"
         )
     properties: dict[str, str] = {}
     for number, line in enumerate(map(str.strip, text.splitlines()), start=1):

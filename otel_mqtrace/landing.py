@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS, SystemClock
-from otel_mqtrace._errors import NO_ROOM, MissingExtraError, UsageError
+from otel_mqtrace._errors import NO_ROOM, MissingExtraError, UsageError, make_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -470,7 +470,8 @@ class LandingWriter:
 def not_writable(landing: object, error: OSError) -> UsageError:
     """Return what to raise when the system or a store refuses what is written to ``landing``."""
     if error.errno in NO_ROOM:  # pyarrow's own text wraps the system's
-        reason = f"{os.strerror(error.errno or 0).lower()}; free space there, or choose another directory"
+        fix = make_room(error, "there, or choose another directory")
+        reason = f"{os.strerror(error.errno or 0).lower()}; {fix}"
     else:
         reason = error.strerror or str(error)
     return UsageError(f"cannot write to the landing {landing}: {reason}")

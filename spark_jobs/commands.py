@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bridge.addresses import Kind, parse_address, parse_directory, parse_duration_ms, parse_instant_ms
+from bridge.addresses import (
+    Kind,
+    check_client_config,
+    parse_address,
+    parse_directory,
+    parse_duration_ms,
+    parse_instant_ms,
+)
 from bridge.commands import option, warn_of_orphans
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
@@ -74,12 +81,19 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def build_reading(msg_type_map: str, otlp_format: str | None, charset: str, client_config: Path | None) -> ReadOptions:
-    """Return how to read both sides; raise ``UsageError`` for a wrong option."""
+def build_reading(
+    msg_type_map: str, otlp_format: str | None, charset: str, client_config: Path | None, sources: Iterable[str]
+) -> ReadOptions:
+    """Return how to read ``sources``, of both sides; raise ``UsageError`` for a wrong option."""
     from spark_jobs.jobs.reading import ReadOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
 
-    properties = read_properties(client_config) if client_config else {}
+    properties = _read_client_config(client_config, sources)
     return ReadOptions(msg_type_map=msg_type_map, otlp_format=otlp_format, charset=charset, client_config=properties)
+
+
+def _read_client_config(path: Path | None, sources: Iterable[str]) -> dict[str, str]:
+    check_client_config("--client-config", path, sources)
+    return read_properties(path) if path else {}
 
 
 # -- the options -------------------------------------------------------------------------------------------------------
@@ -276,7 +290,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     native, otlp, into = _required(native, otlp, out)
     _check_rhythm(stream=stream, every_ms=every_ms, complete=complete)
     sources: Any = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
-    reading = partial(build_reading, msg_type_map, otlp_format, charset, client_config)
+    reading = partial(build_reading, msg_type_map, otlp_format, charset, client_config, (*native, *otlp))
     rules: Any = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer}
     window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
     settings = parse_settings(conf or ())
@@ -430,12 +444,13 @@ def _warn_of_unknown(files: Iterable[str], options: ReconcileOptions) -> None:
 
 
 def _warn_of_undrawn(drawn: Graph) -> None:
-    from bridge.page.wording import listed, plural  # noqa: PLC0415  (a list of commands does without)
+    from bridge.page.wording import listed, plural, visible  # noqa: PLC0415  (a list of commands does without)
 
     counts = {"malformed record": drawn.malformed, "cut-off tail": drawn.truncated_tails}
     lost = [plural(number, noun) for noun, number in counts.items() if number]
     if lost:
-        typer.echo(f"mqtrace: warning: not drawn: {listed(lost)}; mqtrace inspect names them", err=True)
+        first = f"; first: {visible(drawn.first_malformed, limit=_LONGEST_PATH)}" if drawn.first_malformed else ""
+        typer.echo(f"mqtrace: warning: not drawn: {listed(lost)}{first}; mqtrace inspect names them", err=True)
 
 
 def _print_writers(writers: Writers) -> None:
@@ -471,7 +486,7 @@ def inspect(
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
 
-    given = read_properties(client_config) if client_config else {}
+    given = _read_client_config(client_config, sources)
     with local_sources(sources) as files:
         return int(inspection.run(files, as_json=as_json, spans=spans, records=records, client_config=given))
 
@@ -554,7 +569,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         native_writer=native_writer,
         master=master,
         driver_memory=driver_memory,
-        reading=build_reading(msg_type_map, otlp_format, charset, client_config),
+        reading=build_reading(msg_type_map, otlp_format, charset, client_config, [*(native or ()), *(otlp or ())]),
         conf=parse_settings(conf or ()),
     )
     warn_of_orphans(options.native)

@@ -20,7 +20,7 @@ from bridge.addresses import check_stores
 from bridge.codec.framing import BadBody, Framing, read_landed
 from bridge.codec.records_json import body_json
 from bridge.commands import warn_of_orphans
-from bridge.otlp.containers import Bad, Message, read_messages
+from bridge.otlp.containers import NOT_TRACES, Bad, Message, read_messages
 from bridge.otlp.detect import Layout, Side
 from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
@@ -325,7 +325,7 @@ def _topic(
         if side is Side.NATIVE and value:
             yield from ((side, item) for item in _records(place, at, value, inventory))
         elif content is None:
-            reason = "no value" if not value else "not OTLP traces" if side is Side.OTLP else "neither side's"
+            reason = "no value" if not value else NOT_TRACES if side is Side.OTLP else "neither side's"
             text = value[:_SAMPLE_CHARACTERS].decode("utf-8", errors="replace")
             inventory.add_bad(BadPiece(**place, reason=reason, text=text))
         else:

@@ -40,13 +40,13 @@ _PY4J_LOGGERS: Final = ("", "py4j.clientserver", "py4j.java_gateway")  # a filte
 
 @contextmanager
 def peer_errors() -> Iterator[None]:
-    """Raise ``PeerError`` for a failed job: a full disk, a missing file, too little memory.
+    """Raise ``PeerError`` for a failed job: a full disk, a missing file, too little memory, a wrong setting.
 
-    The message is that of the root cause, which Spark wraps several times. An exception of pyspark itself (a wrong
-    plan, a wrong number) is a defect of ours and passes.
+    The message is that of the root cause, which Spark wraps several times. An exception of pyspark itself, such as that
+    of a wrong plan, is a defect of ours and passes. Spark checks some settings only when a job needs them.
     """
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415  (optional extra)
-    from pyspark.errors import PySparkException, PythonException  # noqa: PLC0415
+    from pyspark.errors import IllegalArgumentException, PySparkException, PythonException  # noqa: PLC0415
 
     try:
         yield
@@ -58,7 +58,8 @@ def peer_errors() -> Iterator[None]:
             raise
         raise PeerError(f"Spark failed: {messages[-1]}; fix that and run it again") from error
     except PySparkException as error:
-        if type(error).__name__ != _FAILED_AT_THE_SERVER:
+        is_setting = isinstance(error, IllegalArgumentException) and "spark." in str(error)
+        if not is_setting and type(error).__name__ != _FAILED_AT_THE_SERVER:
             raise
         raise PeerError(f"Spark failed: {_first_line(error)}; fix that and run it again") from error
 
@@ -368,7 +369,9 @@ def _start_error(error: Exception, master: str | None) -> PeerError | UsageError
     thrown, home = getattr(error, "java_exception", None), os.environ.get("SPARK_HOME")
     line = _first_line(error) if thrown is None else _root_line(thrown)
     if "JAVA_GATEWAY_EXITED" in line:
-        return PeerError("Spark's JVM did not start: check --driver-memory, and that JAVA_HOME is Java 17 or later")
+        return PeerError(
+            "Spark's JVM did not start: check --driver-memory, --conf, and that JAVA_HOME is Java 17 or later"
+        )
     # With a Spark of another release pyspark fails in many ways; spark-submit sets SPARK_HOME to its own.
     doubt = f"; unset SPARK_HOME ({home}) if that is not pyspark's release" if home and master else ""
     return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {line[:200]}{doubt}")

@@ -140,7 +140,7 @@ def print_graph(drawn: Graph, written: dict[str, AnyPath]) -> None:
     for name, path in written.items():
         sys.stdout.write(f"{name}: {path}\n")
     if not drawn.nodes:
-        sys.stderr.write("mqtrace: the graph is empty: its sources have no event in the window\n")
+        sys.stderr.write("mqtrace: the graph is empty: its sources have no readable event in the window\n")
 
 
 class Tasks(NamedTuple):

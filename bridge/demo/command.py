@@ -9,7 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from otel_mqtrace._errors import MissingExtraError
+from bridge.addresses import parse_directory
+from otel_mqtrace._errors import MissingExtraError, UsageError
 
 _NEEDED: Final = ("confluent_kafka", "opentelemetry.exporter.otlp.json.file", "pyspark", "pyarrow", "rich")
 MIN_MESSAGES: Final = 100
@@ -19,9 +20,9 @@ _SETTINGS: Final = ("MQTRACE_", "OTEL_")
 
 def demo(
     *,
-    out: Annotated[Path, typer.Option(help="Where to write; an earlier run's output is replaced.")] = Path(
-        "mqtrace-demo"
-    ),
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Where to write; an earlier run's output is replaced.")
+    ] = "mqtrace-demo",
     messages: Annotated[int, typer.Option(min=MIN_MESSAGES, help="How many orders to send.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the orders and the faults.")] = 7,
 ) -> int:
@@ -39,6 +40,9 @@ def demo(
         del os.environ[name]  # what is set for an application here is not meant for the demo
     if not all(map(_present, _NEEDED)):
         raise MissingExtraError("mqtrace demo", "all")
+    root = parse_directory(out, option="--out")
+    if not isinstance(root, Path):
+        raise UsageError(f"--out {out}: the demo writes on this machine only: name a directory")
     from bridge.demo.faults import describe_discrepancies, tabulate_findings  # noqa: PLC0415  optional extras
     from bridge.demo.run import demonstrate  # noqa: PLC0415  as above
     from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415  as above
@@ -47,7 +51,7 @@ def demo(
         f"mqtrace demo: {messages:,} orders with faults on purpose, both traces, one reconciliation on Spark; "
         "2,000 orders take about half a minute"
     )
-    workspace, findings = demonstrate(out, messages=messages, seed=seed, on_start=lambda: typer.echo(plan, err=True))
+    workspace, findings = demonstrate(root, messages=messages, seed=seed, on_start=lambda: typer.echo(plan, err=True))
     console = open_console()
     print_table(tabulate_findings(findings), console)
     for line in describe_discrepancies(findings):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from bridge.addresses import Kind, check_stores, parse_address, reads_tree, root_of
+from bridge.addresses import Kind, check_client_config, check_stores, parse_address, reads_tree, root_of
 from bridge.codec.files import Reading
 from bridge.commands import warn_of_orphans
 from bridge.forwarder.files_source import CANNOT_WRITE, FilesTraceSource, SpanFilesSource
@@ -134,6 +134,7 @@ def _check_delivery(options: ForwardOptions) -> None:
         raise UsageError(
             "--native takes spans from --source, --landing and --otlp-endpoint native records: run them apart"
         )
+    check_client_config("--client-config", options.client_config, [options.source, options.native or options.source])
     if options.dialect is not None and options.native is None:
         raise UsageError(f"--dialect {options.dialect} is for --native, which writes records; leave it out")
     if options.native is not None and parse_address(options.source).kind is Kind.ROCKETMQ:

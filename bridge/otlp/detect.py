@@ -77,7 +77,7 @@ class LineTooLongError(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            f"has a line of more than {LONGEST_LINE_BYTES >> 20} MB: write one message of a batch on each line, or "
+            f"has a line of more than {LONGEST_LINE_BYTES >> 20} MiB: write one message of a batch on each line, or "
             "give the protobuf layout"
         )
 
@@ -101,9 +101,9 @@ def detect(path: AnyPath) -> Layout:
     except OSError as error:
         raise InaccessibleInputError(f"cannot read {path}: {error.strerror or error}") from error
     refuse_compressed(head, path, also_zstd=_is_native_in_zstd(head))
+    refuse_unlanded(head, path)
     found = detect_head(head, size)
     if found is None:
-        refuse_unlanded(head, path)
         raise UnreadableInputError(
             f"cannot detect the format of {path}: expected a native landing, JSON lines with body_base64, or OTLP "
             "traces in JSON or protobuf",
@@ -111,8 +111,22 @@ def detect(path: AnyPath) -> Layout:
     return found
 
 
+_TO_CONVERT: Final = {
+    b"PK\x03\x04": "a zip archive: unpack it first (unzip)",
+    **dict.fromkeys(
+        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16 text: convert it first (iconv -f UTF-16 -t UTF-8)"
+    ),
+}
+
+
 def refuse_unlanded(head: bytes, name: object) -> None:
-    """Raise UnreadableInputError for a file that begins as a native body, or as the JSON that decode makes of one."""
+    """Raise UnreadableInputError for a file that begins as one to be converted first.
+
+    That is a native body, the JSON that decode makes of one, a zip archive, or UTF-16.
+    """
+    for start, what in _TO_CONVERT.items():
+        if head.startswith(start):
+            raise UnreadableInputError(f"{name} is {what}")
     if _DECODED.match(head):
         raise UnreadableInputError(
             f"{name} is what mqtrace decode prints: first run mqtrace encode --framing jsonl-base64 {name} > FILE.jsonl"

@@ -72,6 +72,8 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
     """
     kind, servers = sources[0].kind, sources[0].servers
     is_broker = kind is Kind.ROCKETMQ
+    if kafka_config is not None and kind is not Kind.KAFKA:
+        raise UsageError(f"--kafka-config {kafka_config} is for Kafka topics, and none is given: leave it out")
     if scan and not is_broker:
         raise UsageError("--scan is for RocketMQ: elsewhere every trace message is read anyway")
     if is_broker and not scan and not query.is_indexed:

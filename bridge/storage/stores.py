@@ -146,7 +146,7 @@ def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
 
     known = ", ".join(f"{name}://" for name in SCHEMES if name not in _HDFS or scheme not in _HDFS)
     if scheme in _WEB:
-        raise UsageError(f"{scheme}:// is not a file system: download the file first; there are file://, {known}")
+        raise UsageError(f"{scheme}:// is not a file system: give a path, file://, {known}")
     _, java = next(javas(os.environ), (None, None))
     if java is None or not has_hadoop():
         obstacle = "Java was not found" if has_hadoop() else "pyspark is not installed"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyarrow import parquet
@@ -21,6 +22,7 @@ from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, me
 from spark_jobs.jobs.naming import tie_spans, with_message_ids
 from spark_jobs.jobs.options import check_places, no_progress
 from spark_jobs.jobs.reading import read_sides
+from spark_jobs.jobs.summarise import find_malformed, first_malformed
 from spark_jobs.jobs.workspace import open_engine, replace_outcome, work_directory
 from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.judging.kernel import judge_slices
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Plan
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
+    from spark_jobs.report.result import MalformedSample
 
 
 def run(
@@ -77,12 +80,20 @@ def run(
             otlp = replace(otlp, files=named)
         drawn = _draw(engine, (native, otlp), policy, work=str(work), progress=progress)
         replace_outcome(report(drawn), work, options.out, has_verdicts=False)
+        malformed = sum(sum(side.survey.malformed.values()) for side in (native, otlp))
+        found = engine.map(find_malformed, [*native.files, *otlp.files]) if malformed else []
+        first = [_describe(piece) for piece in first_malformed(chain(*found))[:1]]
     return replace(
         drawn,
         unknown_files=frozenset().union(*(side.unknown for side in inputs)),
-        malformed=sum(sum(side.survey.malformed.values()) for side in (native, otlp)),
+        malformed=malformed,
+        first_malformed="".join(first),
         truncated_tails=native.truncated_tails + otlp.truncated_tails,
     )
+
+
+def _describe(piece: MalformedSample) -> str:
+    return f"{piece.path}{'' if piece.line is None else f':{piece.line}'}: {piece.reason}"
 
 
 def _policy(options: ReconcileOptions) -> Policy:

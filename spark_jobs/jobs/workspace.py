@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, replace_tree, sorted_glob
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace._errors import NO_ROOM, UsageError
+from otel_mqtrace._errors import NO_ROOM, UsageError, make_room
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
 from spark_jobs.report.result import RESULT_FILE, VERDICTS, SparkCost
@@ -113,8 +113,8 @@ def work_directory(out: AnyPath) -> Iterator[AnyPath]:
         if error.errno not in NO_ROOM or not isinstance(out, Path):
             raise
         # pyarrow's error has no file name, so both places are named
-        fix = f"free space below --out {out}, or set TMPDIR to another disk if {tempfile.gettempdir()} is full"
-        raise UsageError(f"{os.strerror(error.errno or 0).lower()}: {fix}") from error
+        place = f"below --out {out}, or set TMPDIR to another disk if {tempfile.gettempdir()} is full"
+        raise UsageError(f"{os.strerror(error.errno or 0).lower()}: {make_room(error, place)}") from error
     finally:
         _remove(work)
 

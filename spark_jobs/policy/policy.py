@@ -232,7 +232,7 @@ def _load(path: AnyPath) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:  # a device or pipe may have no end
-            raise UsageError(f"--policy {path} has more than {_MOST_BYTES >> 20} MB: name a TOML file")
+            raise UsageError(f"--policy {path} has more than {_MOST_BYTES >> 20} MiB: name a TOML file")
         refuse_compressed(content, f"--policy {path}")
         return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:

@@ -150,7 +150,8 @@ class Graph:
     """The whole graph. Times are epoch milliseconds, ``None`` without events; ``sides`` are the inputs.
 
     A missing delivery counts up to ``horizon_ms`` only, a missing send from ``opening_ms`` on. ``unknown_files`` are
-    those among the sources that hold neither side. ``malformed`` rows and what ``truncated_tails`` lost are not drawn.
+    those among the sources that hold neither side. ``malformed`` rows, the first of them with its
+    place and reason, and what ``truncated_tails`` lost are not drawn.
     """
 
     sides: tuple[str, ...] = ()
@@ -163,6 +164,7 @@ class Graph:
     calls: tuple[Call, ...] = ()
     unknown_files: frozenset[str] = frozenset()
     malformed: int = 0
+    first_malformed: str = ""
     truncated_tails: int = 0
 
     def edges_of(self, kind: str) -> tuple[Edge, ...]:

@@ -159,13 +159,14 @@ def test_device_is_one_line(mqtrace, tmp_path, command):
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        ("--policy", "--policy /dev/zero has more than 16 MB: name a TOML file"),
+        ("--policy", "--policy /dev/zero has more than 16 MiB: name a TOML file"),
         ("--ledger", "--ledger /dev/zero is larger than 64 MiB; give the window's part of it"),
-        ("--client-config", "the Kafka properties file /dev/zero has more than 16 MB: name another file"),
+        ("--client-config", "the Kafka properties file /dev/zero has more than 16 MiB: name another file"),
     ],
 )
 def test_option_with_a_file_without_an_end_is_one_line(mqtrace, tmp_path, option, problem):
-    sources = ["--native", "/dev/null", "--otlp", "/dev/null", "--out", tmp_path / "out", "--engine", "local"]
+    native = "kafka://127.0.0.1:1/t" if option == "--client-config" else "/dev/null"
+    sources = ["--native", native, "--otlp", "/dev/null", "--out", tmp_path / "out", "--engine", "local"]
     assert mqtrace.refuses("reconcile", *sources, option, "/dev/zero") == f"mqtrace: error: {problem}\n"
 
 
@@ -189,7 +190,7 @@ def test_file_named_twice_is_read_once(mqtrace, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["query", "inspect", "reconcile --otlp . --out out --native"])
-def test_codec_file_is_refused_with_the_way_to_search_it(mqtrace, tmp_path, monkeypatch, command):
+def test_file_to_be_converted_is_refused_with_the_way_to_do_so(mqtrace, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     _, records, _ = mqtrace("decode", stdin=PUB)
     Path("records.jsonl").write_bytes(records)
@@ -201,6 +202,11 @@ def test_codec_file_is_refused_with_the_way_to_search_it(mqtrace, tmp_path, monk
     assert "body.bin is one raw native body, which mqtrace decode reads: " in err
     assert "mqtrace forward --once --source " in err
     assert err.endswith("body.bin --landing DIR\n")
+    Path("a.zip").write_bytes(b"PK\x03\x04")
+    assert mqtrace.refuses(*command.split(), "a.zip").endswith("a.zip is a zip archive: unpack it first (unzip)\n")
+    Path("a.jsonl").write_bytes('{"resourceSpans": []}\n'.encode("utf-16"))
+    convert = "a.jsonl is UTF-16 text: convert it first (iconv -f UTF-16 -t UTF-8)\n"
+    assert mqtrace.refuses(*command.split(), "a.jsonl").endswith(convert)
 
 
 @pytest.mark.parametrize("command", ["decode", "query", "dialects"])

@@ -51,6 +51,7 @@ WRONG = {
         ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger l.json: no such file, directory or match"),
         ([*SIDES[:2], "--otlp", SIDES[3]], "missing option --out"),
         (["--otlp", SIDES[3], "--out", "o"], "missing option --native"),
+        ([*SIDES, "--out", "o", "--client-config", "f"], "--client-config f is for topics, and none is given"),
         ([*SIDES, "--out", "o", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
         ([*SIDES, "--out", "o", "--complete", "--stream", "--every", "5m"], "leave out one of them"),
         ([*SIDES[:2], "--otlp", NO_JAEGER, "--out", "o"], "no Jaeger answers at 127.0.0.1:1"),

@@ -105,6 +105,15 @@ def test_failed_job_is_one_line_with_the_root_cause(spark, tmp_path):
 
 
 @pytest.mark.spark
+def test_setting_that_a_job_finds_wrong_is_one_line(spark):
+    with (
+        pytest.raises(PeerError, match=r"^Spark failed: .*\"spark.sql.shuffle.partitions\".*; fix that"),
+        peer_errors(),
+    ):
+        spark.conf.set("spark.sql.shuffle.partitions", "x")
+
+
+@pytest.mark.spark
 def test_wrong_plan_raises_the_error_of_pyspark(spark):
     with pytest.raises(AnalysisException), peer_errors():
         spark.range(1).select("no such column")

@@ -11,7 +11,15 @@ from otel_mqtrace._errors import MissingExtraError, UsageError
 def test_one_extra_is_named_whatever_is_missing(monkeypatch, tmp_path, absent):
     monkeypatch.setattr(command, "_present", lambda module: module != absent)
     with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[all\]"):
-        command.demo(out=tmp_path)
+        command.demo(out=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("out", "message"), [("s3a://b/demo", "writes on this machine only"), ("http://h/x", "http://")]
+)
+def test_store_is_refused(out, message):
+    with pytest.raises(UsageError, match=message):
+        command.demo(out=out)
 
 
 def test_directory_is_made_and_a_second_run_replaces_the_first(tmp_path):

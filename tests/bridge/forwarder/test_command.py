@@ -180,6 +180,7 @@ def test_ignored_sighup_stays_ignored_and_an_ignored_sigint_stops(tmp_path):
         (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--group", ""], "--group is empty"),
         (["--source", "files:.", "--landing", "x", "--group", " "], "--group is empty"),
         (["--source", "files:.", "--landing", "x", "--dialect", "5.5.0"], "--dialect 5.5.0 is for --native"),
+        (["--source", "a", "--landing", "x", "--client-config", "f"], "--client-config f is for topics, and none is"),
         (["--source", "files:.", "--native", "x", "--landing", "y"], "run them apart"),
         (["--source", "files:.", "--native", "x", "--otlp-endpoint", "http://h"], "run them apart"),
         (["--source", "rocketmq://h:1/T", "--native", "x"], "of a Collector"),

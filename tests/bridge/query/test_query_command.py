@@ -124,6 +124,7 @@ WRONG = {
     "page is a directory": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING"], "--html"),
     "page on standard output": (["--msg-id", "A", "--landing", "LANDING", "--html", "-"], "--html -: name a file"),
     "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for RocketMQ"),
+    "client of a landing": (["LANDING", "--kafka-config", "f"], "--kafka-config f is for Kafka topics, and none is"),
     "trace topic of a landing": (["LANDING", "--trace-topic", "T"], "--trace-topic T changes nothing here"),
     "no text": (["--key", "\udcff", "--landing", "LANDING"], "--key ⟨U+DCFF⟩ is not UTF-8: use a UTF-8 terminal"),
     "empty topic": (["LANDING", "--topic", ""], "--topic is empty"),

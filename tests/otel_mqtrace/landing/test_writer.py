@@ -162,7 +162,7 @@ def test_directory_that_cannot_be_made_is_a_usage_error(tmp_path):
         LandingWriter(tmp_path / "file").write([_message(1)])
 
 
-_FULL = r"^cannot write to the landing \S+: file too large; free space there, or choose another directory$"
+_FULL = r"^cannot write to the landing \S+: file too large; raise ulimit -f$"
 
 
 @contextlib.contextmanager

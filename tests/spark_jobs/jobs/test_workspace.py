@@ -57,15 +57,15 @@ def test_file_system_error_within_the_block_is_raised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "why"),
+    ("number", "message"),
     [
-        (errno.ENOSPC, "no space left on device"),
-        (errno.EDQUOT, "disk quota exceeded"),
-        (errno.EFBIG, "file too large"),
+        (errno.ENOSPC, "no space left on device: free space below --out {}, or set TMPDIR"),
+        (errno.EDQUOT, "disk quota exceeded: free space below --out {}, or set TMPDIR"),
+        (errno.EFBIG, "file too large: raise ulimit -f"),
     ],
 )
-def test_full_disk_within_the_block_is_a_line_that_names_out(tmp_path: Path, number: int, why: str) -> None:
-    message = f"{why}: free space below --out {tmp_path}, or set TMPDIR"
+def test_full_disk_within_the_block_is_a_line_with_the_fix(tmp_path: Path, number: int, message: str) -> None:
+    message = message.format(tmp_path)
     with pytest.raises(UsageError, match=message), work_directory(tmp_path):
         raise OSError(number, "as pyarrow has it")
     assert left_in(tmp_path) == []
