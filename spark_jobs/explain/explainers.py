@@ -22,7 +22,13 @@ from spark_jobs.explain import rules
 from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
 from spark_jobs.explain.keys import Keys
 from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
-from spark_jobs.policy import profiles
+from spark_jobs.policy.profiles import (
+    CALL_WITHOUT_REGION,
+    LITE_PULL,
+    NO_TRACE_CONTEXT,
+    PRODUCER_NOT_TRACED,
+    TRACE_OFF,
+)
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from spark_jobs.explain.evidence import Evidence, WantedKeys
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
+    from spark_jobs.policy.profiles import ByDesign
 
 # -- gaps in a consumer group's line of messages: the message just before or after is not recorded either -------------
 # That is how an outage looks, whatever trace was switched off for. The line is the group's messages of one hour, in the
@@ -142,6 +149,7 @@ class Explainer:
         confirm: narrows these rows down to those that the whole residue confirms; ``None`` keeps all.
         of_carried: off where absence from this run's input is the evidence: that proves nothing about a key that an
             earlier run left open.
+        design: the rule of the capability matrix, which holds for some writers only; ``None`` holds for all.
     """
 
     reason: Reason
@@ -149,6 +157,18 @@ class Explainer:
     find: Callable[[ResidueRows], rules.Found]
     confirm: Callable[[_Residue], Mask] | None = None
     of_carried: bool = True
+    design: ByDesign | None = None
+
+    def apply(self, rows: ResidueRows) -> rules.Found:
+        """Return what ``find`` does, for the writers that the rule holds for."""
+        if self.design is None:
+            return self.find(rows)
+        is_concerned = rows.policy.is_concerned_by(self.design)
+        return self.find(rows) & rows.may_concern(self.design) if is_concerned else rows.none()
+
+
+def _by_design(design: ByDesign, find: Callable[[ResidueRows], rules.Found], **options: Any) -> Explainer:
+    return Explainer(Reason.BY_DESIGN, (design.rule,), find, design=design, **options)
 
 
 def _confirm_producers(residue: _Residue) -> Mask:
@@ -166,19 +186,12 @@ def _confirm_weak_keys(residue: _Residue) -> Mask:
     return rules.confirm_weak_keys(residue.columns, residue.policy.widest_tolerance("start_ms"))
 
 
-_DESIGN: Final = Reason.BY_DESIGN
 EXPLAINERS: Final = (
-    Explainer(_DESIGN, (profiles.NO_TRACE_CONTEXT.rule,), rules.find_untraced_sends),
-    Explainer(
-        _DESIGN,
-        (profiles.PRODUCER_NOT_TRACED.rule,),
-        rules.find_unrecorded_producers,
-        confirm=_confirm_producers,
-        of_carried=False,
-    ),
-    Explainer(_DESIGN, (profiles.CALL_WITHOUT_REGION.rule,), rules.find_calls_without_region),
-    Explainer(_DESIGN, (profiles.TRACE_OFF.rule,), rules.find_unrecorded_messages, confirm=_confirm_trace_off),
-    Explainer(_DESIGN, (profiles.LITE_PULL.rule,), rules.find_lite_pull),
+    _by_design(NO_TRACE_CONTEXT, rules.find_untraced_sends),
+    _by_design(PRODUCER_NOT_TRACED, rules.find_unrecorded_producers, confirm=_confirm_producers, of_carried=False),
+    _by_design(CALL_WITHOUT_REGION, rules.find_calls_without_region),
+    _by_design(TRACE_OFF, rules.find_unrecorded_messages, confirm=_confirm_trace_off),
+    _by_design(LITE_PULL, rules.find_lite_pull),
     Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED, rules.find_unsampled),
     Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, of_carried=False),
     Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, of_carried=False),
@@ -232,7 +245,7 @@ def _apply_rules(rows: ResidueRows) -> pa.Table:
     That is: the producer that each row names, the first plausible time of its message in its group, and whether the
     run has a delivery of its message in its group at all.
     """
-    found = {each.find.__name__: pa.array(np.asarray(each.find(rows), np.int8)) for each in EXPLAINERS}
+    found = {each.find.__name__: pa.array(np.asarray(each.apply(rows), np.int8)) for each in EXPLAINERS}
     names_producer, has_deliveries = "producer" in rows.families, "delivery" in rows.families
     delivery = rows.evidence_of("delivery") if has_deliveries else None
     return pa.table(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import apply_to_distinct, binary_bytes, hash_texts, is_known, is_true, mix
+from spark_jobs.columns import binary_bytes, each, hash_texts, is_known, is_true, mix
 from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT, bare
 from spark_jobs.taxonomy import Kind, Reason
@@ -174,9 +174,7 @@ class KeyedRows:
 
     def _apply(self, rule: Callable[[str], str], name: str, sides: tuple[str, ...]) -> Keys:
         column = pc.coalesce(*(self.columns[f"{side}.{name}"] for side in sides))
-        texts, text_of = apply_to_distinct(lambda text: None if text is None else rule(text), column)
-        words: Column = pa.array(texts, pa.string())
-        return _hash_text(words.take(pa.array(text_of)))
+        return _hash_text(each(column, rule, pa.string()))
 
 
 def _bare_host(host: str) -> str:

@@ -17,13 +17,6 @@ from spark_jobs.columns import encode, find_groups, is_known, is_true, join_code
 from spark_jobs.explain.evidence import NEXT_IDS
 from spark_jobs.explain.keys import COUNTER_VALUES, Keys
 from spark_jobs.judging.columns import NullableInts, equals
-from spark_jobs.policy.profiles import (
-    CALL_WITHOUT_REGION,
-    LITE_PULL,
-    NO_TRACE_CONTEXT,
-    PRODUCER_NOT_TRACED,
-    TRACE_OFF,
-)
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -88,10 +81,8 @@ class _Send(NamedTuple):
 def find_untraced_sends(rows: ResidueRows) -> Found:
     """Return the sends after which the sequence of ids shows that no trace context was created."""
     found = rows.none()
-    if rows.policy.is_concerned_by(NO_TRACE_CONTEXT):
-        for row, send in _sends_with_next_id(rows):
-            found[row] = _created_no_context(send)
-        found &= rows.may_concern(NO_TRACE_CONTEXT)
+    for row, send in _sends_with_next_id(rows):
+        found[row] = _created_no_context(send)
     return found
 
 
@@ -142,11 +133,9 @@ def find_unrecorded_producers(rows: ResidueRows) -> Found:
 
     A native record of the group whose client host is unknown may be of this producer.
     """
-    if not rows.policy.is_concerned_by(PRODUCER_NOT_TRACED):
-        return rows.none()
     is_recorded = [rows.evidence_of(name).count("native") > 0 for name in ("producer", "producer group")]
-    is_sent = rows.is_alone("otlp") & rows.is_publish & rows.may_concern(PRODUCER_NOT_TRACED)
-    found: Mask = is_sent & rows.families["producer"].known & ~np.logical_or(*is_recorded)
+    is_sent = rows.is_alone("otlp") & rows.is_publish & rows.families["producer"].known
+    found: Mask = is_sent & ~np.logical_or(*is_recorded)
     return found
 
 
@@ -164,11 +153,8 @@ def find_calls_without_region(rows: ResidueRows) -> Found:
     were sent in a batch have none, and a record without a region is dropped. Where several messages are the last of a
     call, all of them must have been sent in a batch.
     """
-    if not rows.policy.is_concerned_by(CALL_WITHOUT_REGION):
-        return rows.none()
     call = rows.evidence_of("span")
-    is_closed_by_batch = call.has_none("native") & call.has_none("call_recorded")
-    return rows.is_lost_delivery & is_closed_by_batch & rows.may_concern(CALL_WITHOUT_REGION)
+    return rows.is_lost_delivery & call.has_none("native") & call.has_none("call_recorded")
 
 
 def find_unrecorded_messages(rows: ResidueRows) -> Found:
@@ -177,11 +163,8 @@ def find_unrecorded_messages(rows: ResidueRows) -> Found:
     Clients before 5 skip messages with the property ``TRACE_ON=false`` on consume only; no record holds the property.
     So ``confirm_several_groups`` demands several groups, and ``gaps`` excludes runs of missing messages.
     """
-    if not rows.policy.is_concerned_by(TRACE_OFF):
-        return rows.none()
     records_others = rows.evidence_of("name").count("native") > 0
-    is_unrecorded = rows.evidence_of("message").has_none("native_deliveries") & records_others
-    return rows.is_lost_delivery & is_unrecorded & rows.may_concern(TRACE_OFF)
+    return rows.is_lost_delivery & rows.evidence_of("message").has_none("native_deliveries") & records_others
 
 
 def confirm_several_groups(residue: Mapping[str, Column], is_unrecorded: Mask) -> Mask:
@@ -201,13 +184,10 @@ def find_lite_pull(rows: ResidueRows) -> Found:
 
     A lite pull consumer runs both hooks one after the other when ``poll`` returns; the agent instruments listeners.
     """
-    if not rows.policy.is_concerned_by(LITE_PULL) or not _names_any(rows, "otlp", Kind.CONSUME):
-        return rows.none()
     group = rows.evidence_of("name")
     cost_ms = group.value("cost_ms")
-    is_instant = cost_ms.known & (cost_ms.values <= _INSTANT_MS)
-    found: Mask = rows.is_alone("native") & rows.is_consume & group.has_none("otlp") & is_instant
-    return found
+    is_instant = cost_ms.known & (cost_ms.values <= _INSTANT_MS) & _names_any(rows, "otlp", Kind.CONSUME)
+    return rows.is_alone("native") & rows.is_consume & group.has_none("otlp") & is_instant
 
 
 # -- spans that were never created because their message was not sampled ----------------------------------------------
