@@ -329,9 +329,6 @@ def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
     Added are ``id_at``, which of the record's messages a row is, and ``id_count``. Some writers give one offset id for
     all. What is one per record is copied some thousand times at once, or some megabytes: a batch may be of any size.
     """
-    if not any(_JOINED.encode() in binary_bytes(records[name])[0] for name in _ONE_EACH):
-        yield {**records, "id_at": _repeat(0, len(records["type"])), "id_count": _repeat(1, len(records["type"]))}
-        return
     split = {name: pc.split_pattern(records[name], _JOINED) for name in _ONE_EACH}
     others = {name: column for name, column in records.items() if name not in _ONE_EACH}
     counts = np.maximum(np.diff(split["msg_id"].offsets.to_numpy()), 1)
@@ -345,10 +342,6 @@ def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
             "id_at": pa.array(at),
             "id_count": pa.array(counts[of]),
         }
-
-
-def _repeat(number: int, count: int) -> Column:
-    return pa.repeat(pa.scalar(number, pa.int64()), count)
 
 
 def _slices(rows: NDArray[np.int64], columns: Mapping[str, Column]) -> Iterator[slice]:

@@ -129,8 +129,6 @@ def _milliseconds(nanoseconds: Column) -> Column:
 def _place(spans: SpanBatch, dotted: Column) -> Column:
     """Return the place of the message: ``topic-partition@offset``, or what the writer calls its physical id."""
     given = spans.text("offset_msg_id")
-    if not given.null_count:
-        return given
     partition, offset = spans.text("partition"), spans.text("kafka_offset")
     is_place = pc.and_(greater(integer(partition, _INT), -1), greater(integer(offset, _LONG), -1))
     place = pc.binary_join_element_wise(spans.text("topic"), "-", partition, "@", offset, "")
@@ -140,10 +138,8 @@ def _place(spans: SpanBatch, dotted: Column) -> Column:
 def _dotted_place(spans: SpanBatch) -> Column:
     ids = spans.text("msg_id")
     likely = pc.and_(equal(spans.text("system"), _KAFKA), pc.match_substring(ids, "."))
-    if not pc.any(likely).as_py():
-        return pa.nulls(len(ids), pa.string())
-    dotted = zip(where(likely, ids).to_pylist(), spans.text("topic").to_pylist(), strict=True)
-    return pa.array([offset_in_id(one, topic) for one, topic in dotted], pa.string())
+    dotted, like = apply_to_distinct(offset_in_id, where(likely, ids), spans.text("topic"))
+    return pa.array(dotted, pa.string()).take(as_rows(like))
 
 
 def _group_names(spans: SpanBatch) -> Column:
@@ -270,7 +266,6 @@ class Messages:
     def _explode(self, links: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         counts = np.where(links > 0, links, ids)
         self._span, self.at = repeated(counts)
-        self._is_copied = bool((counts != 1).any())
         self.together = counts[self._span]
         self._is_link = links[self._span] > 0
         self._link = np.where(self._is_link, self._first_link[self._span] + self.at, -1)
@@ -308,12 +303,11 @@ class Messages:
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), places, mask=pa.array(~has_links))
 
     def _ids(self) -> Column:
-        look = methodcaller("text", "msg_id")
-        if not self._is_copied:
-            return self._over(look, self.given_id)
         split = pc.split_pattern(self._given, _JOINED)
         place = split.offsets.to_numpy()[self._span] + np.where(self._is_link, 0, self.at)
-        return self._over(look, split.values.take(pa.array(place, mask=~is_known(self.given_id))))
+        return self._over(
+            methodcaller("text", "msg_id"), split.values.take(pa.array(place, mask=~is_known(self.given_id)))
+        )
 
     def _found(self, look: Callable[[Attributes], Column]) -> Column:
         return self._over(look, self._spread(look(self._of_spans)))
@@ -324,7 +318,7 @@ class Messages:
         return coalesced(take_rows(look(self._of_links), self._link), otherwise)
 
     def _spread(self, column: Column) -> Column:
-        return column.take(pa.array(self._span)) if self._is_copied else column
+        return column.take(pa.array(self._span))
 
 
 _BOOLEANS: Final = frozenset({"success", "from_transaction_check", "has_ended", "is_alone"})
