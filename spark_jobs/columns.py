@@ -164,11 +164,16 @@ def as_rows(rows: Ints | Mask) -> Any:
     return pa.array(rows)
 
 
+def as_scalars(column: Column) -> Column:
+    """Return a column of lists of texts as one of texts, which are equal where the lists are; any other as it is."""
+    return pc.binary_join(column, "\x00") if pa.types.is_list(column.type) else column
+
+
 def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[Any], Ints]:
     """Call ``rule`` once for each distinct row of ``columns``; return the answers, and of each row which is its own."""
-    coded = [encode(column) for column in columns]
+    coded = [encode(as_scalars(column)) for column in columns]
     examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-    values = (one.at(examples) for one in coded)
+    values = (column.take(as_rows(examples)).to_pylist() for column in columns)
     return [rule(*row) for row in zip(*values, strict=True)], answer_of
 
 

@@ -12,12 +12,11 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import javas
+from bridge.storage import committed, javas
 from otel_mqtrace._errors import MqTraceError, PeerError
 
 if TYPE_CHECKING:
@@ -155,21 +154,14 @@ def _wrapped(java: Path, unwanted_flags: tuple[str, ...], cache_dir: Path) -> Pa
     try:
         if not (target.is_file() and target.read_text(encoding="utf-8") == script):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write_executable(target, script)
+            with committed(target) as unready:  # a job that starts at the same time must not run half a script
+                Path(unready).write_text(script, encoding="utf-8")
+                Path(unready).chmod(0o755)
     except OSError as error:
         raise PeerError(
             f"cannot write the Java start script {target} ({error.strerror}): set XDG_CACHE_HOME to a writable folder",
         ) from error
     return home
-
-
-def _write_executable(target: Path, text: str) -> None:
-    # written beside and renamed: a job that starts at the same time must not run half a script
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as beside:
-        beside.write(text)
-    made = Path(beside.name)
-    made.chmod(0o755)
-    made.replace(target)
 
 
 def main(*, find: Callable[[], JavaHome] = find_java) -> int:

@@ -40,16 +40,14 @@ def _add_up(values: Sequence[Any]) -> Any:
     if hasattr(first, "merge"):
         return first.merge(values)
     if is_dataclass(first):
-        return type(first)(**{one.name: _add_field(one, values) for one in fields(first)})  # type: ignore[misc]
+        rules = {one.name: one.metadata.get(_RULE, _add_up) for one in fields(first)}
+        found = {name: rule([getattr(each, name) for each in values]) for name, rule in rules.items()}
+        return type(first)(**found)  # type: ignore[misc]
     if isinstance(first, Mapping):
         return _add_by_key(values)
     if isinstance(first, pa.Table):
         return pa.concat_tables(values)
     return tuple(chain(*values)) if isinstance(first, tuple) else sum(values)
-
-
-def _add_field(one: Any, parts: Sequence[Any]) -> Any:
-    return one.metadata.get(_RULE, _add_up)([getattr(part, one.name) for part in parts])
 
 
 def _add_by_key(maps: Sequence[Mapping[Any, Any]]) -> Mapping[Any, Any]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from bridge.storage import read_row_groups
 from otel_mqtrace.model import MessageType, TransactionState
-from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes
+from spark_jobs.columns import as_rows, each, encode, find_groups, is_known, is_true, join_codes
 from spark_jobs.judging.columns import NullableInts, either, equals, flatten_sides
 from spark_jobs.schemas import PREFIXES, bare
 from spark_jobs.taxonomy import Kind, Status
@@ -139,13 +139,7 @@ def _messages(columns: Mapping[str, Column]) -> Column:
 
 
 def _rename(column: Column, rule: Callable[[str], str | None]) -> Column:
-    codes = encode(column)
-    answers = [rule(word) for word in codes.words]
-    words = sorted({word for word in answers if word is not None})
-    place = {word: at for at, word in enumerate(words)}
-    lookup = np.array([-1 if word is None else place[word] for word in answers] + [-1], np.int32)
-    indices: Any = lookup[codes.values]
-    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), pa.array(words, _TEXT))
+    return each(column, rule, _TEXT).dictionary_encode()
 
 
 def _prefix(resource: str, number: int) -> str | None:

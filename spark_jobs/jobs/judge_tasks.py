@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from bridge.storage import as_path
 from spark_jobs.exchange.engine import merge_along, release_memory
-from spark_jobs.exchange.packing import make_blob, open_bucket, pack_pieces, split_blobs
+from spark_jobs.exchange.packing import REPEATED, make_blob, open_bucket, pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.graph.legs import OWNERS, find_verdict_owners, merge_owners
@@ -181,11 +181,7 @@ def _count_slice(
 
 
 _REPEATED: Final = frozenset(
-    (
-        *("kind", "topic", "group", "status", "reason", "reason_detail", "timing", "duplicates", "lifecycle", "side"),
-        *("half", "group_name", "region_id", "tags", "store_host", "client_host", "msg_type", "context_code"),
-        *("transaction_state", "service", "path", "writer", "id_source", "left_as", "key", "value"),
-    )
+    (*REPEATED, "group", "status", "reason", "reason_detail", "timing", "duplicates", "lifecycle", "key", "value")
 )
 """Columns worth a dictionary in a file; ids and times gain nothing from one, and each takes a fifth longer."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import apply_to_distinct, encode, find_groups, is_known, is_true, join_codes, take_rows
+from spark_jobs.columns import apply_to_distinct, as_scalars, find_groups, is_known, is_true, join_codes, take_rows
 from spark_jobs.judging.columns import NullableInts, equals, greatest, is_near
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS, bare
@@ -141,13 +141,14 @@ _WORDS: Final = (None, *(verdict.value for verdict in FieldVerdict))
 _CODE: Final = {verdict: place for place, verdict in enumerate((None, *FieldVerdict))}
 _INSTANT_MS: Final = 3
 _AGREE: Final = (None, FieldVerdict.EQUAL, FieldVerdict.NOT_COMPARABLE)
-_TEXT_RULES: Final[dict[str, Callable[[Any, Any, Plan], FieldVerdict]]] = {
+_RULES: Final[dict[str, Callable[[Any, Any, Plan], FieldVerdict]]] = {
     "topic": compare_resources,
     "group_name": compare_resources,
     "store_host": compare_hosts,
     "client_host": compare_hosts,
+    "keys": compare_keys,
 }
-"""The rules of fields that hold text, beside ``compare_texts``."""
+"""The rules of fields that hold texts, beside ``compare_texts``."""
 _EXACT: Final = frozenset({"retry_times", "from_transaction_check"})
 
 
@@ -250,9 +251,7 @@ class _Comparison:
             return np.where(self._is_old_delivery[rows], not_comparable, found)
         if name in _EXACT:
             return np.full(len(rows), different)
-        if name == "keys":
-            return _compare_key_sets(native, otlp, self._plan)
-        rule = _TEXT_RULES.get(name, compare_texts)
+        rule = _RULES.get(name, compare_texts)
         return _answers(lambda one, other: rule(one, other, self._plan), native, otlp)
 
     def _compare_times(self, name: str, native: Column, otlp: Column, rows: Ints) -> Ints:
@@ -268,21 +267,12 @@ class _Comparison:
 
 
 def _are_equal(native: Column, otlp: Column) -> Mask:
-    if pa.types.is_list(native.type):
-        native, otlp = (pc.binary_join(column, "\x00") for column in (native, otlp))
-    return is_true(pc.equal(native, otlp))
+    return is_true(pc.equal(as_scalars(native), as_scalars(otlp)))
 
 
 def _answers(rule: Callable[..., FieldVerdict], *columns: Column) -> Ints:
     verdicts, answer_of = apply_to_distinct(rule, *columns)
     return np.array([_CODE[verdict] for verdict in verdicts])[answer_of]
-
-
-def _compare_key_sets(native: Column, otlp: Column, plan: Plan) -> Ints:
-    coded = [encode(pc.binary_join(column, "\x00")) for column in (native, otlp)]
-    examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-    pairs = zip(*(column.take(pa.array(examples)).to_pylist() for column in (native, otlp)), strict=True)
-    return np.array([_CODE[compare_keys(native_keys, otlp_keys, plan)] for native_keys, otlp_keys in pairs])[answer_of]
 
 
 def _find_patterns(codes: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], Ints]:

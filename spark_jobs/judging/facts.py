@@ -16,7 +16,7 @@ from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from spark_jobs.columns import Column
 
@@ -125,17 +125,13 @@ def read_facts(found: Survey, grace_ms: int, *, is_complete: bool = False) -> Fa
     return Facts(
         first_ms=least(firsts.values()),
         data_end_ms=max(known, default=None),
-        horizon_ms=_horizon(known, grace_ms, is_complete=is_complete) if len(known) == len(_SIDES) else None,
+        horizon_ms=None if len(known) < len(_SIDES) else max(known) if is_complete else min(known) - grace_ms,
         in_scope=dict(in_scope),
         malformed={side: found.malformed.get(side, 0) for side in _SIDES},
         scopes=scopes,
         first=firsts,
         named=dict(named),
     )
-
-
-def _horizon(ends: Iterable[int], grace_ms: int, *, is_complete: bool) -> int:
-    return max(ends) if is_complete else min(ends) - grace_ms
 
 
 def _counts(texts: Column) -> dict[str, int]:

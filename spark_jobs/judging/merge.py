@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_jobs.columns import encode, find_groups, index_rows, join_codes, take_rows
+from spark_jobs.columns import as_scalars, encode, find_groups, index_rows, join_codes, take_rows
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
@@ -194,16 +193,12 @@ def _count_versions(
     events: Mapping[str, Column], several: Ints, slot_of: Ints, different_bytes: Ints, different_values: Ints
 ) -> None:
     hashes = encode(take_rows(events["raw_hash"], several).fill_null(0))
-    contents = [encode(_as_scalar(take_rows(events[name], several))) for name in COMPARED_FIELDS]
+    contents = [encode(as_scalars(take_rows(events[name], several))) for name in COMPARED_FIELDS]
     _, value_of = find_groups(join_codes(*((one.values, one.room) for one in contents)))
     slots, slot_code = np.unique(slot_of[several], return_inverse=True)
     for counts, codes in ((different_bytes, hashes.values), (different_values, value_of)):
         pairs = np.unique(slot_code * (int(codes.max()) + 1) + codes)
         counts[slots] = np.bincount(pairs // (int(codes.max()) + 1), minlength=len(slots))
-
-
-def _as_scalar(column: Column) -> Column:
-    return pc.binary_join(column, "\x00") if pa.types.is_list(column.type) else column
 
 
 def count_records(merged: Merged) -> dict[str, Ints]:

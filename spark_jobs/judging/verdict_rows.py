@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import apply_to_distinct, as_rows, encode, find_groups, is_known, join_codes, take_rows
+from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
 from spark_jobs.judging.columns import NullableInts, greatest
 from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_other
 from spark_jobs.judging.identity import CONSUME, KINDS
@@ -34,7 +34,7 @@ _DUPLICATES: Final = ("conflicting", "equivalent", "exact", None)
 def lay_out(given: Input, keys: Merged, messages: Messages, plan: Plan) -> pa.Table:
     """Return ``VERDICT`` of some keys; ``lifecycle`` is null."""
     sides = Sides(given.events, keys)
-    times = _Times(sides)
+    times = _Times(keys, sides)
     compared = compare_sides(sides, plan)
     msg_ids, topics = take_rows(given.events["msg_id"], keys.any_row), _either(sides, "topic")
     if topics.null_count:  # native deliveries carry no topic: they have their send's
@@ -84,13 +84,11 @@ def _either(sides: Sides, name: str) -> Column:
 class _Times:
     """When the event of each key was: by either side, when its records arrived, which run first saw it."""
 
-    def __init__(self, sides: Sides) -> None:
-        def of(side: str, name: str) -> NullableInts:
-            return NullableInts.of(sides.native(name) if side == "native" else sides.otlp(name))
-
-        self.native_start, self.native_end = of("native", "start_ms"), of("native", "end_ms")
-        self.otlp_start, self.otlp_end = of("otlp", "start_ms"), of("otlp", "end_ms")
-        self.native_arrival, self.otlp_arrival = of("native", "arrival_ms"), of("otlp", "arrival_ms")
+    def __init__(self, keys: Merged, sides: Sides) -> None:
+        self.native_start, self.native_end = keys.native.start, keys.native.end
+        self.otlp_start, self.otlp_end = keys.otlp.start, keys.otlp.end
+        arrivals = sides.native("arrival_ms"), sides.otlp("arrival_ms")
+        self.native_arrival, self.otlp_arrival = map(NullableInts.of, arrivals)
         seen = sides.native("first_seen_run"), sides.otlp("first_seen_run")
         self.first_seen = NullableInts.of(pc.min_element_wise(*seen))
         self.own_start = self.native_start.coalesce(self.otlp_start)
@@ -167,20 +165,13 @@ def _decide(  # noqa: PLR0913, PLR0917 - all that decides about a key
         "is_damaged": damaged,
         "is_unsettled": _is_unsettled(times, plan),
     }
-    parts = ((sides.kind, len(KINDS)), (rules, len(plan.side_rules) + 1))
-    bits = ((flag.astype(np.int64), 2) for flag in flags.values())
-    examples, like = find_groups(join_codes(*parts, *bits))
     names = [None, *(rule.rule for rule in plan.side_rules)]
-    decisions = [
-        decide(
-            Evidence(
-                kind=KINDS[sides.kind[row]],
-                rule=names[rules[row]],
-                **{name: bool(flag[row]) for name, flag in flags.items()},
-            )
-        )
-        for row in examples
-    ]
+    decisions, like = apply_to_distinct(
+        lambda kind, rule, *known: decide(
+            Evidence(kind=KINDS[kind], rule=names[rule], **dict(zip(flags, known, strict=True)))
+        ),
+        *map(pa.array, (sides.kind, rules, *flags.values())),
+    )
     columns = zip(*decisions, strict=True) if decisions else ((), (), ())
     return [pa.array(column, pa.string()).take(as_rows(like)) for column in columns]
 
@@ -221,12 +212,7 @@ def _lay_out_sides(sides: Sides, plan: Plan) -> dict[str, Column]:
 def _mask_keys(keys: Column, plan: Plan) -> Column:
     if plan.mask_keys == "none":
         return keys
-    coded = encode(pc.binary_join(keys, "\x00"))
-    examples, like = find_groups(coded.values)
-    hidden = [
-        None if some is None else sorted(_hide(key, plan) for key in some)
-        for some in keys.take(as_rows(examples)).to_pylist()
-    ]
+    hidden, like = apply_to_distinct(lambda some: some and sorted(_hide(key, plan) for key in some), keys)
     return pa.array(hidden, keys.type).take(as_rows(like))
 
 

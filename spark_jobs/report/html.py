@@ -190,21 +190,17 @@ def _statuses(result: Result, _shown: ShownSamples) -> dict[str, Any]:
 
 
 def _count_findings(result: Result) -> list[dict[str, Any]]:
-    """Return a row for every finding; keys of a status beyond its findings form a row without a reason."""
-    rows: dict[Finding, dict[str, Any]] = {}
-    rest, rest_by_kind = Counter(result.status), {kind: Counter(n) for kind, n in result.status_by_kind.items()}
-    for (status, reason), kinds in result.findings.items():
-        total = sum(kinds.values())
-        rows[status, reason] = {"status": status, "reason": reason, "kinds": Counter(kinds), "total": total}
-        rest[status] -= total
-        for kind, n in kinds.items():
-            rest_by_kind.setdefault(kind, Counter())[status] -= n
-    for status, total in (+rest).items():
-        row = rows.setdefault((status, None), {"status": status, "reason": None, "kinds": Counter(), "total": 0})
-        row["total"] += total
-        row["kinds"].update({kind: counts[status] for kind, counts in rest_by_kind.items() if counts[status] > 0})
+    """Return a row for every finding, and for every status without one."""
+    rows = [
+        {"status": status, "reason": reason, "kinds": kinds, "total": sum(kinds.values())}
+        for (status, reason), kinds in result.findings.items()
+    ]
+    found = {status for status, _ in result.findings}
+    for status in (name for name in result.status if name not in found):
+        kinds = {kind: counts.get(status, 0) for kind, counts in result.status_by_kind.items()}
+        rows.append({"status": status, "reason": None, "kinds": kinds, "total": result.status[status]})
     order = {None: -1} | {word.value: at for at, word in enumerate((*Status, *Reason))}
-    return sorted(rows.values(), key=lambda row: [order.get(row[word], 99) for word in ("status", "reason")])
+    return sorted(rows, key=lambda row: [order.get(row[word], 99) for word in ("status", "reason")])
 
 
 def _fields(result: Result, _shown: ShownSamples) -> dict[str, Any]:

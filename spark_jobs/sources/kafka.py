@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -133,7 +133,7 @@ def error_text(error: Exception) -> str:
 def chunks(ranges: Sequence[PartitionRange], *, offsets: int = _CHUNK_OFFSETS) -> tuple[PartitionRange, ...]:
     """Return ranges of at most so many ``offsets`` that together are ``ranges``: what a task each reads."""
     return tuple(
-        PartitionRange(address=one.address, partition=one.partition, first=first, end=min(first + offsets, one.end))
+        replace(one, first=first, end=min(first + offsets, one.end))
         for one in ranges
         for first in range(one.first, one.end, offsets)
     )
