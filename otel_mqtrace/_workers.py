@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import threading
 import weakref
 from contextlib import suppress
 from importlib import import_module
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_mqtrace._errors import SubinterpreterError
@@ -99,7 +101,8 @@ class ProcessLock:
 class Worker:
     """Runs ``body`` on a daemon thread.
 
-    A processor that never sees a span never starts one, nor does the parent of a pre-forking server.
+    A processor that never sees a span never starts one, nor does the parent of a pre-forking server. Under gevent,
+    starting it runs no other greenlet: the caller may be a callback, inside a call of a client.
     """
 
     def __init__(self, name: str, body: Callable[[], None]) -> None:
@@ -107,6 +110,8 @@ class Worker:
         self._body = body
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self.running = False
+        """Whether the thread lives or is being started; to gevent, `is_alive()` is an occasion to run others."""
 
     def ensure_running(self) -> bool:
         """Start the thread unless it lives; return ``False`` when there can be none, and the caller has to do the work.
@@ -122,18 +127,27 @@ class Worker:
         try:
             if not self.running:
                 # Known before it runs: its very first step may have to recognise itself.
-                self._thread = threading.Thread(target=self._body, name=self._name, daemon=True)
-                self._thread.start()
+                self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self.running = True
+                if isinstance(_thread.start_new_thread, BuiltinFunctionType):
+                    thread.start()
+                else:
+                    _thread.start_new_thread(thread.start, ())
         except RuntimeError:
+            self.running = False
             return False
+        except BaseException:  # a signal handler's
+            self.running = self._thread is not None and self._thread.is_alive()
+            raise
         finally:
             self._starting.release()
         return True
 
-    @property
-    def running(self) -> bool:
-        """Return whether the thread lives."""
-        return self._thread is not None and self._thread.is_alive()
+    def _run(self) -> None:
+        try:
+            self._body()
+        finally:
+            self.running = False
 
     @property
     def is_current(self) -> bool:
@@ -142,5 +156,5 @@ class Worker:
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread to end, at most ``timeout_s`` seconds."""
-        if self._thread is not None and self.running and not self.is_current:
+        if self._thread is not None and self._thread.is_alive() and not self.is_current:
             self._thread.join(max(timeout_s, 0.0))

@@ -169,6 +169,25 @@ def test_greenlets_share_a_processor(run):
     assert sorted(name for _, name in output) == sorted(f"greenlet {number}" for number in range(20))
 
 
+def test_end_of_a_span_runs_no_other_greenlet(run):
+    """It may come in a callback inside a call of a client, which another greenlet must not make meanwhile."""
+    run(
+        """
+        import gevent
+        sys.setswitchinterval(1e-6)
+        for phase in range(2):  # the worker is started, and is woken up
+            others = [gevent.spawn(int) for _ in range(9)]
+            for number in range(9):
+                tracer.start_span("in a callback").end()
+            assert not any(each.ready() for each in others)
+            gevent.joinall(others)
+            gevent.sleep(0.1)
+        provider.shutdown()
+        """,
+        prefix="from gevent import monkey; monkey.patch_all()\n",
+    )
+
+
 def test_sigterm_with_the_documented_recipe_loses_no_span():
     code = """
     import signal
