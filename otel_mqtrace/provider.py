@@ -6,6 +6,7 @@ added itself stays: ours is added beside it, with the exporters that it does not
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import logging
 import os
@@ -23,6 +24,7 @@ from otel_mqtrace._workers import ProcessLock, process_generation
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import end_all
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.settings import processor_options
@@ -140,6 +142,8 @@ class ProviderBinding:
             if self._is_over or self._begun_in == generation:  # an exporter that sends messages is being made
                 return True
             self._begun_in, self._provider = generation, provider
+            atexit.unregister(end_all)
+            atexit.register(end_all)  # runs before the provider's shutdown, which is registered already
             try:
                 if self._wanted:
                     self._attach_to(provider)

@@ -198,10 +198,11 @@ def drain_at_exit() -> None:
         if not _at_exit:
             weakref.finalize(deferred_ends, _end_last)
         _at_exit.append(generation)
-        at_child_exit(_end_all, priority=_BEFORE_CHILDREN_ARE_JOINED)
+        at_child_exit(end_all, priority=_BEFORE_CHILDREN_ARE_JOINED)
 
 
-def _end_all() -> None:
+def end_all() -> None:
+    """End what is open, unless other threads outlive the exit, and what was deferred."""
     others = (each for each in threading.enumerate() if each is not threading.current_thread())
     if all(each.daemon for each in others):  # any other thread outlives multiprocessing's exit, and ends its own calls
         for finalizer in list(_finalizers.values()):  # the garbage collector may take one out meanwhile

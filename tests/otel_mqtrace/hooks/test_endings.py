@@ -369,3 +369,14 @@ class Client:
 )
 def test_open_calls_at_exit_are_ended_before_the_provider_shuts_down(run_code, story, ended):
     assert run_code(AT_EXIT + story).splitlines() == ended
+
+
+def test_open_calls_end_before_the_provider_shuts_down_where_finalisers_run_later(run_code):
+    """All of a process run where the first was registered, which another library may have done before."""
+    attached = """
+import otel_mqtrace.config, otel_mqtrace.provider
+settings = otel_mqtrace.config.Settings(exporters=())
+otel_mqtrace.provider.ProviderBinding(provider, None, settings, [], {}, {}).attach()
+client = Client("first")
+"""
+    assert run_code("import weakref; weakref.finalize(weakref, int)" + AT_EXIT + attached) == "send first\n"
