@@ -147,8 +147,9 @@ class FilesTraceSource(_FilesSource):
 
     def _is_read(self, path: AnyPath, status: _Status) -> bool:
         name = self._name(path)
-        if self._read.get(name, status) != status:
+        if self._read.get(name, status) != status and name not in self.changed_files:
             self.changed_files.add(name)
+            self.new_bad = f"{name}: changed since it was forwarded: give new content a new file name"
         return name in self._read
 
     def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:

@@ -34,7 +34,7 @@ class TraceSource(ABC):
         trimmed: how many offsets retention had removed; Kafka's transaction markers took some of them.
         bad_bodies: how many pieces of files are not messages.
         first_bad: place and reason of the first of them.
-        new_bad: place and reason of the last of them, until the caller has printed that.
+        new_bad: place and reason of the last of them or of ``changed_files``, until the caller has printed that.
         changed_files: names of those that changed since they were forwarded; they are not read again.
         cut_files: names of those that end inside a message, each with its number: it is read once it is complete.
     """
