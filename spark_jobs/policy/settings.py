@@ -116,7 +116,9 @@ _VERDICTS: Final = tuple(verdict.value for verdict in FieldVerdict)
 
 
 def _verdicts(value: Any, name: str) -> dict[str, str]:
-    _choices("field verdict", _VERDICTS)(list(value) if isinstance(value, dict) else value, name)
+    if not isinstance(value, dict):
+        raise UsageError(f'{name}: invalid table {value!r}; write {{ {_VERDICTS[-1]} = "ok" }}')
+    _choices("field verdict", _VERDICTS)(list(value), name)
     outcome = _choice("outcome", "ok", "warn", "fail")
     return {verdict: outcome(value[verdict], f"{name}.{verdict}") for verdict in sorted(value)}
 
