@@ -169,7 +169,7 @@ def _lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _points(document: dict[str, Any], place: str) -> list[Point]:
     try:
         return list(otlp_points(document))
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise UnreadableInputError(f"--ledger {place} is not shaped as OTLP metrics are: {error!r}") from error
 
 
@@ -239,7 +239,7 @@ def otlp_points(document: Mapping[str, Any]) -> Iterator[Point]:
     """Yield the points of the sums in one ``resourceMetrics`` object; skip other metrics and points without a value.
 
     Raises:
-        ValueError, TypeError, AttributeError, KeyError: the object is not shaped as OTLP metrics are.
+        ValueError, TypeError, AttributeError, KeyError, OverflowError: the object is not shaped as OTLP metrics are.
     """
     for resource_metrics in document["resourceMetrics"]:
         resource = _attributes((resource_metrics.get("resource") or {}).get("attributes"))

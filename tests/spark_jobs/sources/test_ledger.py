@@ -305,6 +305,7 @@ def test_directory_is_read_once_and_may_be_empty(tmp_path):
         ('{"resourceSpans": []}', "give it to --otlp"),
         ('{"resourceMetrics": [3]}', "not shaped as OTLP metrics"),
         (lines(metric("otelcol_exporter_send_failed_spans", ({}, 1, 2, True))).replace('"True"', "true"), "not shaped"),
+        (lines(metric("otelcol_exporter_send_failed_spans", ({}, 1, 2, 3))).replace('"3"', "9" * 400), "not shaped"),
         ('{"resourceMetrics": []}\n{"resource\n{}\n', "line 2 is not JSON; give a ledger of mqtrace, OTLP metrics"),
         ("three blind mice", "line 1 is not a sample of Prometheus text; give a ledger of mqtrace"),
         ('otelcol_receiver_refused_spans{a="b" 3', "line 1 is not a sample"),
