@@ -183,8 +183,9 @@ def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
 
 def _body_of_row(beside: dict[str, Any], row: int) -> Body | BadBody:
     value = beside[_BODY]
-    if isinstance(value, bytes):
-        return Body(value, row, beside)
+    body = value.encode() if isinstance(value, str) else value
+    if isinstance(body, bytes):
+        return Body(body, row, beside)
     return BadBody(_BODY, "missing" if value is None else "not binary", "" if value is None else str(value), row)
 
 

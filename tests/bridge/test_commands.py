@@ -262,6 +262,13 @@ def test_parquet_landings_are_read(mqtrace, tmp_path):
     assert mqtrace("decode", stdin=path.read_bytes()) == (code, out, err.replace(str(path), "standard input"))
 
 
+def test_bodies_in_a_column_of_texts_are_read(mqtrace, tmp_path):
+    """As reconcile reads them: Spark's CAST(value AS STRING) makes such a column."""
+    pq.write_table(pa.table({"body": [PUB.decode(), SUB_BEFORE.decode()]}), tmp_path / "part-0.parquet")
+    code, out, _ = mqtrace("decode", tmp_path / "part-0.parquet")
+    assert (code, [item["trace_type"] for item in objects(out)]) == (0, ["Pub", "SubBefore"])
+
+
 def test_options_reach_the_codec_of_a_raw_body(mqtrace):
     """It is decoded in parts, a body of a landing whole."""
     body = PUB.decode().replace("\x010\x01OFF", "\x011\x01OFF").replace(" 😀", "").encode("gbk")
