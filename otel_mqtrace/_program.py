@@ -54,7 +54,7 @@ def _run(numbers: Collection[int]) -> int:
     def terminate(number: int, frame: FrameType | None) -> None:
         terminations.append(number)
         handler = signal.getsignal(signal.SIGINT)
-        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+        (handler if callable(handler) else signal.default_int_handler)(number, frame)
 
     def repeat(lost: sys.UnraisableHookArgs) -> None:
         """Interrupt again in a moment: Python drops what a finalizer or the callback of a weak reference raises."""

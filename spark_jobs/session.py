@@ -68,7 +68,8 @@ def peer_errors() -> Iterator[None]:
 def delay_interrupt() -> Iterator[None]:
     """Deliver an interrupt after the block, to the handler that was set before it.
 
-    A JVM that is interrupted while it starts would stay behind as an orphan. A second interrupt is not delayed.
+    A JVM that is interrupted while it starts would stay behind as an orphan. A second interrupt is not delayed. A
+    termination, which the command takes for an interrupt, comes with its own number: SIGINT itself may be ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     pressed: list[int] = []
@@ -88,7 +89,7 @@ def delay_interrupt() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # pyspark has set its own meanwhile
     if pressed:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(pressed[0])
 
 
 @contextmanager

@@ -231,16 +231,32 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], l
     command = [sys.executable, "-m", "spark_jobs", "reconcile"]
     sides = ["--native", str(workspace.landing), "--otlp", str(workspace.otlp), "--out", str(workspace.report)]
     options = ["--grace", f"{grace_ms}ms", "--driver-memory", _DRIVER_MEMORY]
-    done = subprocess.run([*command, *sides, *options], capture_output=True, text=True, check=False)
+    code, printed = _run_to_its_end([*command, *sides, *options])
     written = workspace.report / "result.json"
-    if done.returncode not in _WITH_RESULT or not written.exists():
-        reason = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
-        raise PeerError(f"the reconciliation ended with exit code {done.returncode}: {reason}")
+    if code not in _WITH_RESULT or not written.exists():
+        raise PeerError(f"the reconciliation ended with exit code {code}: {printed.splitlines()[-1]}")
     page = workspace.report / "report.html"
     page.write_text(page.read_text(encoding="utf-8").replace("<h1>", f"{_SEEDED}\n<h1>", 1), encoding="utf-8")
     result = json.loads(written.read_text(encoding="utf-8"))
     verdicts = dataset.dataset(str(workspace.report / "verdicts"), format="parquet")
     return result, verdicts.to_table(columns=list(COLUMNS)).to_pylist()
+
+
+def _run_to_its_end(command: Sequence[str]) -> tuple[int, str]:
+    """Return the exit code of a command and what it printed; an interrupt ends it, and waits until it has cleaned up.
+
+    In a session of its own it gets one signal, ours, wherever Ctrl-C comes from.
+    """
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.communicate()
+            raise
+    return process.returncode, errors.strip() or output.strip() or "it printed nothing"
 
 
 def demonstrate(out: Path, *, messages: int, seed: int, on_start: Callable[[], object]) -> tuple[Workspace, Findings]:

@@ -1,9 +1,13 @@
 """The demo needs one extra; it replaces its own output and nothing else, one run at a time."""
 
+import signal
+import sys
+from typing import Final
+
 import pytest
 
 from bridge.demo import command
-from bridge.demo.run import claim
+from bridge.demo.run import claim, reconcile
 from otel_mqtrace._errors import MissingExtraError, UsageError
 
 
@@ -71,3 +75,28 @@ def test_path_that_is_or_leads_through_a_file_is_refused(tmp_path, path):
     fix = r"^cannot create --out .*; choose another directory$"
     with pytest.raises(UsageError, match=fix), claim(tmp_path / path):
         pass
+
+
+_STAND_IN: Final = """#!{}
+import os, pathlib, signal, sys
+work = pathlib.Path(sys.argv[sys.argv.index("--out") + 1], ".work-1")
+work.mkdir(parents=True)
+signal.signal(signal.SIGTERM, lambda *_: (work.rmdir(), sys.exit(143)))
+os.kill(os.getppid(), signal.SIGINT)
+signal.pause()
+"""
+
+
+def test_interrupted_demo_waits_until_its_reconciliation_has_cleaned_up(monkeypatch, tmp_path):
+    """A program that interrupts its parent, and cleans up when it is terminated, stands in for the reconciliation."""
+    program = tmp_path / "program"
+    program.write_text(_STAND_IN.format(sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with claim(tmp_path / "demo") as place, pytest.raises(KeyboardInterrupt):
+            reconcile(place, grace_ms=0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [*place.report.iterdir()] == []

@@ -155,16 +155,21 @@ def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Pa
 
 
 @pytest.mark.parametrize(
-    ("stage", "how", "background"),
-    [("adding up", ["--engine", "local"], True), ("starting Spark", ["--stream", "--every", "1m"], False)],
-    ids=["batch", "stream"],
+    ("stage", "delay_s", "how"),
+    [
+        ("adding up", 0, ["--engine", "local"]),
+        ("starting Spark", 0, ["--stream", "--every", "1m"]),
+        ("starting Spark", 1, ["--engine", "spark"]),
+    ],
+    ids=["local", "stream", "Spark that starts"],
 )
 def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(
-    tmp_path: Path, stage: str, background: bool, how: list[str]
+    tmp_path: Path, stage: str, delay_s: float, how: list[str]
 ) -> None:
-    """Also in the background of a shell script, where SIGINT is ignored."""
+    """In the background of a shell script, where SIGINT is ignored."""
     sides = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl", "--out", tmp_path]
-    in_background = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if background else []
-    done = run_program(*in_background, *signalled_at(stage, signal.SIGTERM, "reconcile", *sides, *how))
+    in_background = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    command = signalled_at(stage, signal.SIGTERM, "reconcile", *sides, *how, delay_s=delay_s)
+    done = run_program(*in_background, *command)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "mqtrace: interrupted\n")
     assert left_in(tmp_path) == (["stream"] if "--stream" in how else [])
