@@ -114,10 +114,11 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         except (PeerError, UsageError) as error:
             if isinstance(error, UsageError) and not measures.has_added:
                 raise
-            typer.echo(f"mqtrace: error: {error}", err=True)
+            typer.echo(f"mqtrace: error: {visible(str(error), limit=None)}", err=True)
             has_begun = source.has_answered and (forwarding is None or forwarding.has_delivered)
             return _STOPPED_ON_ERROR if has_begun or isinstance(error, UsageError) else _NEVER_ANSWERED
-        typer.echo((_as_json if as_json else _as_text)(counts, source, forwarding, options))
+        summary = (_as_json if as_json else _as_text)(counts, source, forwarding, options)
+        typer.echo(visible(summary, limit=None))
     return 0
 
 
@@ -308,7 +309,7 @@ def _print_pass(
     if options.once:
         return
     if source.new_bad:
-        typer.echo(f"mqtrace: warning: not forwarded: {source.new_bad}", err=True)
+        typer.echo(f"mqtrace: warning: not forwarded: {visible(source.new_bad, limit=None)}", err=True)
         source.new_bad = ""
     if not passed.messages and not passed.spans:
         return

@@ -68,10 +68,10 @@ def test_topic_without_a_trace_record_is_one_line(topic, tmp_path, capsys):
 
 def test_unreachable_receiver_is_exit_2_and_one_line(topic, mqtrace):
     topic.send(body_of(pub()), partition=0)
-    options = ["--source", topic.url, "--otlp-endpoint", "http://user:secret@127.0.0.1:1"]
+    options = ["--source", topic.url, "--otlp-endpoint", "http://user:secret@127.0.0.1:1/\x1b"]
     assert mqtrace.refuses("forward", *options, "--once", "--otlp-timeout-ms", "200").startswith(
-        "mqtrace: error: the OTLP receiver http://…@127.0.0.1:1 cannot be reached (Connection refused) for 1 span: start "
-        "it or give another --otlp-endpoint; "
+        "mqtrace: error: the OTLP receiver http://…@127.0.0.1:1/⟨U+001B⟩ cannot be reached (Connection refused) for 1 span: "
+        "start it or give another --otlp-endpoint; "
     )
     assert _committed(topic)[0] < 0
 
@@ -100,8 +100,8 @@ def test_landing_that_fails_later_is_exit_1(tmp_path):
     source, landing = tmp_path / "in", tmp_path / "landing"
     source.mkdir()
     with running_forward("--source", str(source), "--landing", str(landing)) as process:
-        (source / "a.gz").write_bytes(b"\x1f\x8b")
-        reason = "a.gz: gzip-compressed; decompress it first (gunzip)"
+        (source / "a\n\x1b.gz").write_bytes(b"\x1f\x8b")
+        reason = "a⟨U+000A⟩⟨U+001B⟩.gz: gzip-compressed; decompress it first (gunzip)"
         assert process.stderr.readline() == f"mqtrace: warning: not forwarded: {reason}\n"
         (source / "a").write_bytes(body_of(pub()))
         assert process.stderr.readline() == "mqtrace: 1 trace message committed\n"
