@@ -12,7 +12,7 @@ from importlib import import_module
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_mqtrace._errors import SubinterpreterError
+from otel_mqtrace._errors import SubinterpreterError, is_from_signal_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +110,7 @@ class Worker:
         self._body = body
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._has_begun = False
         self.running = False
         """Whether the thread lives or is being started; to gevent, `is_alive()` is an occasion to run others."""
 
@@ -128,22 +129,22 @@ class Worker:
             if not self.running:
                 # Known before it runs: its very first step may have to recognise itself.
                 self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self.running = True
+                self.running, self._has_begun = True, False
                 if isinstance(_thread.start_new_thread, BuiltinFunctionType):
                     thread.start()
                 else:
                     _thread.start_new_thread(thread.start, ())
-        except RuntimeError:
-            self.running = False
+        except BaseException as error:  # after a signal handler's, the thread begins soon or, as Python fails, never
+            self.running = self._has_begun
+            if not isinstance(error, RuntimeError) or is_from_signal_handler():
+                raise
             return False
-        except BaseException:  # a signal handler's
-            self.running = self._thread is not None and self._thread.is_alive()
-            raise
         finally:
             self._starting.release()
         return True
 
     def _run(self) -> None:
+        self.running = self._has_begun = True
         try:
             self._body()
         finally:

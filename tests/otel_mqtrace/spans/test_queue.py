@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
+from queue import SimpleQueue
 
 import pytest
 from hypothesis import given
@@ -501,6 +502,32 @@ def test_worker_is_started_again_when_it_has_ended_and_not_before():
     assert worker.ensure_running()
     worker.join(GENEROUS_S)
     assert (runs, worker.running) == ([1, 1], False)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_worker_whose_start_is_interrupted_runs_once(monkeypatch, begins):
+    stop, runs = threading.Event(), SimpleQueue()
+
+    def body():
+        runs.put(1)
+        stop.wait(GENEROUS_S)
+
+    def interrupted(thread):
+        if begins:
+            start(thread)
+            runs.get(timeout=GENEROUS_S)
+        raise KeyboardInterrupt
+
+    start, worker = threading.Thread.start, Worker("test", body)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        worker.ensure_running()
+    monkeypatch.undo()
+    assert worker.running is begins
+    assert worker.ensure_running()
+    stop.set()
+    worker.join(GENEROUS_S)
+    assert runs.qsize() == (not begins)
 
 
 def test_subinterpreter_is_refused_with_the_fix(capfd):
