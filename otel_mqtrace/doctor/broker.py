@@ -51,7 +51,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
         from confluent_kafka import KafkaException  # noqa: PLC0415 - optional extra
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - optional extra
     except ImportError:
-        checkup.facts["broker"] = "not measured: it takes the 'kafka' extra"
+        checkup.facts["broker"] = "not checked: this needs the 'kafka' extra"
         return
     reasons: list[str] = []
     silent: dict[str, Any] = {
@@ -132,7 +132,7 @@ def _unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_applic
     has_spooled = any(_SPOOLED in each for report in reports for each in report["warnings"])
     exported = sum(lane["exported"] for each in processors for name, lane in each.items() if name.startswith(_LANE))
     if exported and settings.spool_dir is None and not has_spooled:  # a spool exports without brokers
-        checkup.facts["broker"] = "took the records of the command, and does not answer after it"
+        checkup.facts["broker"] = "took the records of the command, and does not answer since it ended"
         return
     checkup.error(
         "broker_unreachable",
@@ -160,8 +160,8 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
     if not servers_of(properties):
         if servers is None:
             checkup.facts["broker"] = (
-                "not measured: no address is set, so it will be learned from the application's first client; "
-                "mqtrace doctor -- COMMAND sees which"
+                "not checked: MQTRACE_BOOTSTRAP_SERVERS is not set; "
+                "mqtrace doctor -- COMMAND checks the brokers of the application's first client"
             )
             return None
         properties["bootstrap.servers"] = servers

@@ -276,7 +276,7 @@ def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Seq
         why = next((each for each in reversed(warnings) if _CAUSE in each), None)
         checkup.error(
             "spans_lost",
-            f"{lane} lost spans ({causes}) of {account['offered']}",
+            f"{lane} lost {sum(lost.values())} of {account['offered']} spans ({causes})",
             where=where,
             fix="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
             if why is None

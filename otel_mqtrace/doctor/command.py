@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -87,14 +87,20 @@ def _print(report: Mapping[str, Any]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
+_ONE_OF: Final = {"processes": "process", "processors": "processor", "warnings": "warning"}
+
+
 def _lines(facts: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, value in facts.items():
         if isinstance(value, dict):
             below = _lines(value)
             lines += [f"{name}:", *(f"  {line}" for line in below)] if below else []
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            lines += [line for number, each in enumerate(value, start=1) for line in _lines({f"{name} {number}": each})]
+        elif isinstance(value, list) and name in _ONE_OF:
+            for number, each in enumerate(value, start=1):
+                lines += _lines({f"{_ONE_OF[name]} {number}": each})
+        elif isinstance(value, bool):
+            lines.append(f"{name}: {str(value).lower()}")
         elif value is not None and value != []:
             lines.append(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
     return lines

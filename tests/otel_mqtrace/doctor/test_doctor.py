@@ -384,6 +384,7 @@ def test_healthy_command_has_no_findings(application, doctor, kafka, topic):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("HELLO\n")
     assert "exit_code: 7" in done.stdout
+    assert "process 1:\n" in done.stdout
     assert "healthy" in done.stdout
     assert "survey" not in done.stdout, "a heading without anything under it"
     assert all(line == line.rstrip() for line in done.stdout.splitlines()), "padded in a pipe"
