@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.history.lifecycle import Runs
+    from spark_jobs.jobs.reading import Compression
     from spark_jobs.judging.counts import CountPlan
     from spark_jobs.judging.evidence import Differing, Hosts
     from spark_jobs.judging.kernel import Judged as JudgedSlice
@@ -202,15 +203,16 @@ class _Files:
     """The files of a bucket: each is there once ``stack`` has been left, and none where it has no rows."""
 
     def __init__(self, how: BucketPlan, bucket: int, stack: ExitStack) -> None:
-        def opened(directory: str, name: str) -> Callable[[pa.Table], None]:
-            return stack.enter_context(open_rows(str(as_path(directory) / name), _repeated_columns))
+        def opened(directory: str, name: str, compression: Compression = "snappy") -> Callable[[pa.Table], None]:
+            path = str(as_path(directory) / name)
+            return stack.enter_context(open_rows(path, _repeated_columns, compression=compression))
 
         name = f"part-{bucket:05d}.parquet"
         self._keeps_open = how.history.events is not None
         self._residue_rows = 0
-        self._write_settled = opened(how.settled, name)
+        self._write_settled = opened(how.settled, name, "zstd")  # as all that outlives the run
         self._write_residue = opened(how.residue, name)
-        self._write_left = opened(how.history.events or how.residue, name)
+        self._write_left = opened(how.history.events or how.residue, name, "zstd")
         self._write_candidates = opened(how.residue, f"{CANDIDATES}{name}")
 
     def write(self, judged: JudgedSlice, verdicts: pa.Table) -> pa.Table:
