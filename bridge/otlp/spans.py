@@ -16,7 +16,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.otlp.span_count import count_ids, count_proto_spans, count_written_ids
-from bridge.otlp.values import KINDS, STATUSES, Span, attribute_text, enum_name, json_text, long_or_none, parent_or_none
+from bridge.otlp.values import (
+    KINDS,
+    STATUSES,
+    TIME_MAX,
+    Span,
+    attribute_text,
+    enum_name,
+    json_text,
+    long_or_none,
+    parent_or_none,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -242,8 +252,8 @@ def _json_span(span: Mapping[str, Any], service: str | None, scope: str | None) 
         "parent_span_id": parent_or_none(_json_id(span.get("parentSpanId"))),
         "name": _text(span.get("name")),
         "kind": enum_name(span.get("kind"), KINDS, "SPAN_KIND_"),
-        "start_ns": long_or_none(start) or 0,
-        "end_ns": long_or_none(end) or 0,
+        "start_ns": long_or_none(start, TIME_MAX) or 0,
+        "end_ns": long_or_none(end, TIME_MAX) or 0,
         "status": enum_name(status.get("code"), STATUSES, "STATUS_CODE_"),
         "status_message": _text(status.get("message")),
         "service": service,
@@ -260,7 +270,7 @@ def _json_span(span: Mapping[str, Any], service: str | None, scope: str | None) 
 
 def _bad_time(field: str, value: object) -> tuple[str, str, str] | None:
     text = _text(value)
-    return (field, "not a number", text) if text and long_or_none(value) is None else None
+    return (field, "not a number", text) if text and long_or_none(value, TIME_MAX) is None else None
 
 
 def _json_link(link: Mapping[str, Any]) -> Span:
@@ -273,7 +283,7 @@ def _json_link(link: Mapping[str, Any]) -> Span:
 
 
 def _json_event(event: Mapping[str, Any]) -> Span:
-    time_ns = long_or_none(event.get("timeUnixNano")) or 0
+    time_ns = long_or_none(event.get("timeUnixNano"), TIME_MAX) or 0
     attributes = _json_attributes(event.get("attributes"))
     return {"name": _text(event.get("name")), "time_ns": time_ns, "attributes": attributes}
 

@@ -13,7 +13,8 @@ Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
 _DOTTED: Final = re.compile(r"\.([0-9]+)\.([0-9]+)\Z")
 LONG_MAX: Final = 2**63 - 1
-"""The latest time that a column can hold; protobuf's are unsigned."""
+"""The latest time that a column can hold; those of OTLP are unsigned, up to ``TIME_MAX``."""
+TIME_MAX: Final = 2**64 - 1
 
 KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 STATUSES: Final = ("UNSET", "OK", "ERROR")
@@ -40,13 +41,13 @@ def enum_name(value: object, names: tuple[str, ...], prefix: str) -> str:
     return text if text in names else names[0]
 
 
-def long_or_none(value: object) -> int | None:
-    """Return a number of 64 bits that may be written as a text, ``None`` for anything else."""
+def long_or_none(value: object, most: int = LONG_MAX) -> int | None:
+    """Return a number of 64 bits, at most ``most``, that may be written as a text; ``None`` for anything else."""
     try:
         number = int(str(value))
     except ValueError:
         return None
-    return number if -(2**63) <= number < 2**63 else None
+    return number if -(2**63) <= number <= most else None
 
 
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -144,6 +144,17 @@ def test_edge_values_are_read_alike_in_both_encodings():
     assert [span["name"] for span in bare] == [span["name"] for span in in_proto]
 
 
+def test_time_beyond_the_year_2262_is_read_alike_in_both_encodings(tmp_path):
+    """The Go SDK writes the zero of its clock so."""
+    zero_of_go_ns, paths = 11_651_379_494_838_206_464, (tmp_path / "json", tmp_path / "protobuf")
+    message = TracesData()
+    message.resource_spans.add().scope_spans.add().spans.add(name="s", end_time_unix_nano=zero_of_go_ns)
+    for path, content in zip(paths, (MessageToJson(message).encode(), message.SerializeToString()), strict=True):
+        path.write_bytes(content)
+        ((span,), bad, tails) = read(path)
+        assert (span["bad"], span["end_ns"], bad, tails) == (None, zero_of_go_ns, [], [])
+
+
 SPAN = {
     "traceId": "AB" * 16,
     "spanId": "CD" * 8,
