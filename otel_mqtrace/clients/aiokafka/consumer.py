@@ -106,6 +106,8 @@ def _polled(state: ConsumerState, result: Any, raised: Any, *, start_ns: int | N
 
     That its task was cancelled, or the consumer stopped, while it waited is no failure.
     """
+    if state.tracing is not active.tracing:  # switched off while it waited
+        return
     if raised is not None:
         if isinstance(raised, Exception) and not isinstance(raised, ConsumerStoppedError):
             state.hook.poll_failed(start_ns=start_ns, batch=batch, **describe_failure(raised))

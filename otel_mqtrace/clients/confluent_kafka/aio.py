@@ -204,6 +204,8 @@ def _begin(consumer: Any, *, batch: bool) -> Observe | None:
 def _polled(state: AioState, result: Any, raised: Any, *, start_ns: int | None, batch: bool) -> None:
     """Hand over what was returned: what is set in an awaited coroutine stays set in the task that awaits it."""
     _polling.set(None)  # not by a token: a coroutine may be closed in another context
+    if state.tracing is not active.tracing:  # switched off while it waited
+        return
     if raised is not None:
         refused(state, raised, start_ns=start_ns, batch=batch)
     elif result is not None or start_ns is not None:

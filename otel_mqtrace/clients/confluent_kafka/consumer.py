@@ -64,7 +64,7 @@ def traced_receive(kind: type[ConsumerState], *, batch: bool) -> Callable[[Calla
         is_composed = not isinstance(original, MethodDescriptorType)
 
         @functools.wraps(original)
-        def receive(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901 - as above
+        def receive(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901, PLR0912 - as above
             state: Any = None
             start_ns: int | None = None
             tracing = active.tracing
@@ -91,6 +91,8 @@ def traced_receive(kind: type[ConsumerState], *, batch: bool) -> Callable[[Calla
             finally:
                 if is_composed and state.polling == get_ident():
                     state.polling = None
+            if state.tracing is not active.tracing:  # switched off while it waited: nothing would end the span
+                return result
             try:
                 if not batch and type(result) is Message and result.error() is None and state.record(result, start_ns):
                     return result

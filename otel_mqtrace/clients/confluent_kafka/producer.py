@@ -132,8 +132,10 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
             own_args, own_kwargs = replace_arguments(order, changed_args, changed_kwargs, {"headers": headers})
             return send(self, *own_args, **own_kwargs)
 
-        call = partial(send, self, *changed_args, **changed_kwargs)
-        return _send(call, sending, headers, send_without_ours, is_c_code=is_c_code)
+        def send_ours() -> Any:
+            return send(self, *changed_args, **changed_kwargs)
+
+        return _send(send_ours, sending, headers, send_without_ours, is_c_code=is_c_code)
 
     if not (is_c_code and order is PRODUCE_ORDER):
         return produce_with_span

@@ -63,6 +63,7 @@ class RocketMqConsumerState(ConsumerState):
     def __init__(self, info: ClientInfo) -> None:
         super().__init__(info)
         self._held: dict[ReceivedMessage, None] = {}
+        self.in_listener: dict[int, ProcessSpan] = {}
         self._turns: WeakKeyDictionary[Thread, list[ReceivedMessage]] = WeakKeyDictionary()
 
     @classmethod
@@ -154,8 +155,10 @@ class RocketMqConsumerState(ConsumerState):
             self._give_up(message)
 
     def switch_off(self) -> None:
-        """End what is open."""
+        """End what is open, in a listener too."""
         self.close()
+        while self.in_listener:
+            self.hook.after(self.in_listener.popitem()[1], code=ContextCode.RETURNNULL)
 
     def _leave_all(self) -> None:
         for turn in list(self._turns.values()):
@@ -260,6 +263,8 @@ def _traced_receive(*, enter: bool) -> Wrapper:
 
             @guarded("rocketmq.receive")
             def observe(messages: Any, exception: BaseException | None) -> None:
+                if state.tracing is not active.tracing:  # switched off while it waited
+                    return
                 if exception is not None:
                     state.hook.poll_failed(start_ns=start_ns, **describe_failure(exception), batch=True)
                 else:
@@ -372,6 +377,7 @@ def _opened(state: RocketMqConsumerState, message: Any) -> tuple[ReceivedMessage
         return None
     received.holder, received.listening = state, True
     received.handle_in(calls[0])
+    state.in_listener[id(calls[0])] = calls[0]
     return received, calls[0], BlockScope(calls[0].otel_ctx)
 
 
@@ -386,6 +392,7 @@ def _ended(  # noqa: PLR0913, PLR0917 - what was opened, and how it ended
 ) -> None:
     scope.leave()
     received.listening, received.call = False, None
+    state.in_listener.pop(id(call), None)
     state.hook.after(call, code=code, exception=exception)
 
 

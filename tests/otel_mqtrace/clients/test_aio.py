@@ -232,6 +232,19 @@ async def test_message_is_current_in_the_coroutine_until_its_next_poll(consuming
     assert code_of(span) is ContextCode.SUCCESS
 
 
+async def test_poll_that_waits_while_tracing_is_switched_off_opens_no_span(consuming, fill, spans, topic):
+    consumer = await consuming()
+    await aio_poll(consumer)
+    waiting = asyncio.ensure_future(aio_poll(consumer))
+    await let_others_run()
+    MqTraceInstrumentor().uninstrument()
+    spans.take(f"process {topic}")
+    fill(topic, {"value": b"2"})
+    await waiting
+    await consumer.close()
+    spans.assert_empty()
+
+
 class TestHowItEnds:
     async def test_exception_that_closes_the_consumer_fails_the_message(self, consuming, spans):
         with pytest.raises(RuntimeError):  # noqa: PT012 - a handler

@@ -307,6 +307,26 @@ class Meeting(confluent_kafka.Consumer):
         return _ready(self._both_inside.wait())
 
 
+class SwitchedOff(confluent_kafka.Consumer):
+    """A consumer that waits while tracing is switched off."""
+
+    def poll(self, timeout=-1):
+        MqTraceInstrumentor().uninstrument()
+        return _ready(0)
+
+    def consume(self, num_messages=1, timeout=-1):
+        return [self.poll(timeout)]
+
+
+@pytest.mark.parametrize("method", ["poll", "consume"])
+def test_poll_that_waits_while_tracing_is_switched_off_opens_no_span(instrument, spans, method):
+    instrument()
+    with SwitchedOff(NOWHERE) as consumer:
+        assert getattr(consumer, method)()
+        assert current_span_id() == 0
+    spans.assert_empty()
+
+
 class TestSubclasses:
     @pytest.mark.parametrize("make_consumer", [Composed, Interrupted])
     def test_consume_made_of_polls_is_one_batch(self, instrument, spans, make_consumer):

@@ -255,6 +255,17 @@ async def test_failed_commit_is_an_error(handing, spans, offsets, name, error):
     assert spans.take(name).attributes["error.type"] == error.__name__
 
 
+async def test_poll_that_waits_while_tracing_is_switched_off_opens_no_span(instrument, spans, kafka, topic):
+    instrument()
+    async with producing(kafka) as producer, consuming(kafka, topic) as consumer:
+        waiting = asyncio.ensure_future(consumer.getone())
+        await let_others_run()
+        AioKafkaInstrumentor().uninstrument()
+        await producer.send_and_wait(topic, b"1")
+        await waiting
+    spans.assert_empty()
+
+
 async def test_client_made_before_is_traced_until_uninstrument(instrument, spans, kafka, topic):
     async with producing(kafka) as producer, consuming(kafka, topic) as consumer:
         await producer.send_and_wait(topic, b"1")

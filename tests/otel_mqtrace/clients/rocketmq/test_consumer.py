@@ -397,6 +397,15 @@ def test_settlement_by_the_client_is_recorded_if_configured(
         assert settled.attributes["messaging.operation.type"] == "settle"
 
 
+def test_call_of_the_listener_at_uninstrument_ends_there(producer, listening, spans, topic, message):
+    producer.send(message(b"off"))
+    consumer, calls = listening({b"off": lambda _: RocketMqInstrumentor().uninstrument() or ConsumeResult.SUCCESS})
+    _await_calls(calls, 1)
+    consumer.shutdown()
+    spans.take(f"send {topic}")
+    assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
+
+
 def test_listener_after_uninstrument_is_not_traced(instrument, producer, listening, spans, topic, message):
     consumer, calls = listening()
     RocketMqInstrumentor().uninstrument()
