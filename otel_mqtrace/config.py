@@ -91,7 +91,7 @@ def _ratios(value: object) -> dict[str, float]:
     for pattern, share in pairs:
         try:
             ratio = float(share)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             ratio = -1.0
         if not pattern or not 0 <= ratio <= 1:
             raise ValueError(expected)

@@ -201,7 +201,7 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
         runs = tuple(json.loads(line) for line in whole.splitlines())
         for run in runs:
             int(run["run"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise UnreadableInputError(f"{path} is not a history of runs: {error}; name another --history") from error
     return runs
 

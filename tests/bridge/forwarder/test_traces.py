@@ -310,7 +310,7 @@ def test_file_with_a_waiting_half_is_read_again(files, open_files, delivery):
     assert list(open_files().drain()) == []
 
 
-@pytest.mark.parametrize("text", ["[]", '{"done": {"a": [1]}}', '{"done": 1}'])
+@pytest.mark.parametrize("text", ["[]", '{"done": {"a": [1]}}', '{"done": {"a": [1, 1e999]}}', '{"done": 1}'])
 def test_unreadable_state_names_the_option(files, open_files, delivery, text):
     forward_once(open_files(), spans=SpanForwarding(delivery))
     (kept,) = (files.parent / "state").iterdir()

@@ -58,7 +58,7 @@ def test_line_that_a_crash_cut_off_is_removed(tmp_path):
     assert (tmp_path / RUNS).read_text() == '{"run": 1}\n{"run": 2}\n'
 
 
-@pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', "text"])
+@pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', '{"run": 1e999}', "text"])
 def test_file_that_is_not_a_history_is_refused(tmp_path, line):
     (tmp_path / RUNS).write_text(line + "\n")
     with pytest.raises(UnreadableInputError, match="not a history of runs"), open_history(tmp_path):
