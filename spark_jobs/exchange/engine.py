@@ -21,8 +21,8 @@ _HELD: Final = 16
 """Answers that are merged together."""
 
 _STATM: Final = Path("/proc/self/statm")
-_MOST_KEPT: Final = 200 << 20
-"""A worker on Spark that has imported all it needs holds 140 MiB; to judge a bucket takes 65."""
+_MOST_KEPT: Final = 170 << 20
+"""A worker on Spark that has imported all it needs holds 105 MiB; to judge a bucket takes 65."""
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")

@@ -40,7 +40,7 @@ SEPARATOR: Final = FIELD_SEPARATOR.encode()
 TERMINATOR: Final = RECORD_TERMINATOR.encode()
 
 _TYPES: Final = tuple(TraceType)
-_TYPE_NAMES: Final = pa.array([one.value for one in _TYPES])
+_TYPE_NAMES: Final = [one.value for one in _TYPES]
 _SUB_AFTER: Final = _TYPES.index(TraceType.SUB_AFTER)
 _ALL_FORMS: Final = tuple(dict.fromkeys(form for forms in FORMS.values() for form in forms))
 _LONGEST: Final = max(form.count for form in _ALL_FORMS)
@@ -94,7 +94,7 @@ def read_text(data: bytes, bounds: NDArray[np.int64], *, msg_type_map: str) -> T
     body = np.searchsorted(bounds, pieces.ends, side="right") - 1
     is_odd_body = np.zeros(len(bounds) - 1, bool)
     is_odd_body[body[is_odd]] = True
-    columns["type"] = take_rows(_TYPE_NAMES, types)
+    columns["type"] = take_rows(pa.array(_TYPE_NAMES), types)
     columns["record_index"] = pa.array(np.arange(len(body)) - np.searchsorted(body, body), pa.int32())
     columns["call_size"] = pa.array(_call_sizes(columns["request_id"], types, body), pa.int32())
     texts = data.split(TERMINATOR)[:-1]
@@ -144,7 +144,7 @@ def _buffer(data: Any) -> pa.Buffer:
 
 
 def _type_codes(pieces: _Pieces) -> NDArray[np.int64]:
-    found: Column = pc.index_in(pieces.fields_at(np.zeros(len(pieces.count), np.int64)), _TYPE_NAMES)
+    found: Column = pc.index_in(pieces.fields_at(np.zeros(len(pieces.count), np.int64)), pa.array(_TYPE_NAMES))
     return np.asarray(found.fill_null(_NONE)).astype(np.int64)
 
 
@@ -158,7 +158,7 @@ def _has_type_inside(pieces: _Pieces, types: NDArray[np.int64]) -> NDArray[np.bo
     """Return whether a record without its terminator may hold the next one (apache/rocketmq#8429)."""
     is_long = (types == _SUB_AFTER) & (pieces.count > CLOUD_SUB_AFTER.count)
     names = pieces.fields_at(np.where(is_long, CLOUD_SUB_AFTER.count, _NONE))
-    return is_true(pc.is_in(names, _TYPE_NAMES))
+    return is_true(pc.is_in(names, pa.array(_TYPE_NAMES)))
 
 
 def _form_of(trace_type: TraceType, count: int, *, is_open: bool) -> Form | None:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-_ABSENT: Final = pa.array(sorted(ABSENT_TEXTS))
+_ABSENT: Final = sorted(ABSENT_TEXTS)
 _HEX: Final = r"\A[0-9A-Fa-f]+\z"
 _ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'
 
 
 def present(texts: Column) -> Column:
     """Return the texts, null for a writer's placeholder (``otel_mqtrace.wire.native.layout.absent``)."""
-    return where(pc.invert(pc.is_in(texts, _ABSENT)), texts)
+    return where(pc.invert(pc.is_in(texts, pa.array(_ABSENT))), texts)
 
 
 def folded_id(texts: Column) -> Column:
@@ -57,7 +57,7 @@ def key_set(texts: Column) -> Column:
     """Return the keys in each JSON array of texts, without blanks, distinct, sorted; null for other text."""
     if not pc.any(pc.invert(pc.match_substring_regex(texts, _ONE_KEY))).as_py():
         keys = pc.utf8_slice_codeunits(texts, len('["'), -len('"]'))
-        if not pc.any(pc.is_in(keys, _ABSENT)).as_py():
+        if not pc.any(pc.is_in(keys, pa.array(_ABSENT))).as_py():
             return _alone(keys)
     return each(texts, _key_set, pa.list_(pa.string()))
 

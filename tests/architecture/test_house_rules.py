@@ -273,6 +273,7 @@ FORBIDDEN = {
     "bridge.forwarder.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
     "spark_jobs.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
     "spark_jobs.report.files": ("pyspark", "pandas"),
+    "spark_jobs.jobs.batch": ("pyspark", "pandas"),  # as an array made by an import would: 35 MiB a worker on Spark
 }
 
 
