@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
-
 from bridge.storage import open_parquet, read_row_groups
-from spark_jobs.columns import pc
+from spark_jobs.columns import apply_to_distinct, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
-from spark_jobs.graph.legs import COUNTS, FATES, follow
+from spark_jobs.graph.legs import COUNTS, FATES, MEMBER, follow
 from spark_jobs.judging.columns import NullableInts
 from spark_jobs.judging.durations import Histogram, group_histograms
 from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.graph.legs import Journeys
 
 MOST_EDGES: Final = 2_000
 """So many edges of each kind are shown one by one; one more sums up all others."""
@@ -34,7 +31,7 @@ SPREADS: Final = ("busy_ms", "queue_ms")
 _EdgeKey = tuple[str, "str | None", "str | None"]
 """Kind, party and topic."""
 _Member = tuple[str, "str | None", "str | None", "str | None", "str | None", "str | None"]
-"""Kind, party, topic, service, group and namespace: who and what an edge's ends stand for."""
+"""As ``legs.MEMBER``."""
 _Span = tuple["int | None", "int | None"]
 
 
@@ -79,58 +76,46 @@ def add_up(legs: pa.Table, owned: Mapping[tuple[str, str], str], judged: _Span) 
     ``find_judged_span``.
     """
     ways = follow(legs, owned, opening_ms=judged[0], horizon_ms=judged[1])
-    return GraphPart(_sum_edges(ways), _count_members(ways), _count_calls(ways))
+    return GraphPart(_sum_edges(ways), _count_by(ways, *MEMBER), _count_calls(ways))
 
 
+_EDGE: Final = [*MEMBER[:3]]
 _SUMS: Final[list[Any]] = [
     *((name, "sum") for name in COUNTS),
     *(("retry_times", "max"), ("event_ms", "min"), ("event_ms", "max")),
 ]
 
 
-def _sum_edges(ways: Journeys) -> dict[_EdgeKey, EdgeSum]:
-    edges = ways.legs.group_by(["pair", "topic"], use_threads=False).aggregate(_SUMS)
-    topics = [*ways.topics, None]
-    codes = np.asarray(ways.legs["pair"]).astype(np.int64) * len(topics) + np.asarray(ways.legs["topic"])
-    spreads: dict[int, dict[str, Histogram]] = {}
+def _sum_edges(ways: pa.Table) -> dict[_EdgeKey, EdgeSum]:
+    keys, key_of = apply_to_distinct(lambda *key: key, *(ways[name].combine_chunks() for name in _EDGE))
+    spreads: defaultdict[_EdgeKey, dict[str, Histogram]] = defaultdict(dict)
     for name in SPREADS:
-        for code, one in group_histograms(codes, NullableInts.of(ways.legs[name].combine_chunks())):
-            spreads.setdefault(code, {})[name] = one
+        for at, one in group_histograms(key_of, NullableInts.of(ways[name].combine_chunks())):
+            spreads[keys[at]][name] = one
     return {
-        (*ways.pairs[row["pair"]], topics[row["topic"]]): EdgeSum(
+        (key := (row["kind"], row["party"], row["topic"])): EdgeSum(
             counts=Counter({name: row[f"{name}_sum"] for name in COUNTS}),
             max_retry_times=row["retry_times_max"],
             first_ms=row["event_ms_min"],
             last_ms=row["event_ms_max"],
-            spreads=spreads.get(row["pair"] * len(topics) + row["topic"], {}),
+            spreads=spreads[key],
         )
-        for row in edges.to_pylist()
+        for row in ways.group_by(_EDGE, use_threads=False).aggregate(_SUMS).to_pylist()
     }
 
 
-def _count_members(ways: Journeys) -> Counter[_Member]:
-    found: Counter[_Member] = Counter()
-    topics = [*ways.topics, None]
-    for number, topic, count in _count_by(ways.legs, "end", "topic"):
-        end = ways.ends[number]
-        found[end.kind, end.party, topics[topic], end.service, end.group, end.namespace] += count
-    return found
+def _count_calls(ways: pa.Table) -> Counter[tuple[str, str]]:
+    deliveries = ways.filter(pc.equal(ways["kind"], CONSUME))
+    children = pc.coalesce(deliveries["service"], deliveries["group"])
+    calls = deliveries.select(["sender"]).append_column("child", children)
+    return _count_by(calls.drop_null(), *calls.column_names)
 
 
-def _count_calls(ways: Journeys) -> Counter[tuple[str, str]]:
-    found: Counter[tuple[str, str]] = Counter()
-    for number, sender, count in _count_by(ways.legs, "end", "sender"):
-        end = ways.ends[number]
-        child = end.group if end.service is None else end.service
-        if end.kind == CONSUME and sender >= 0 and child is not None:
-            found[ways.parties[sender], child] += count
-    return found
-
-
-def _count_by(legs: pa.Table, *names: str) -> Iterable[tuple[int, ...]]:
-    counted = legs.group_by(list(names), use_threads=False).aggregate([([], "count_all")])
-    columns = (counted[name].to_pylist() for name in (*names, "count_all"))
-    return zip(*columns, strict=True)
+def _count_by(rows: pa.Table, *names: str) -> Counter[Any]:
+    """Return how many rows have each combination of these columns."""
+    counted = rows.group_by(list(names), use_threads=False).aggregate([([], "count_all")])
+    *columns, counts = (counted[name].to_pylist() for name in (*names, "count_all"))
+    return Counter(dict(zip(zip(*columns, strict=True), counts, strict=True)))
 
 
 # -- the graph of the sums --------------------------------------------------------------------------------------------
@@ -340,5 +325,4 @@ def _count_bucket(
         callers, ["trace_id", "parent_span_id_min"], ["trace_id", "span_id"], "inner", use_threads=False
     )
     pairs = pairs.filter(pc.not_equal(pairs["parent"], pairs["service_min"]))
-    counted = pairs.group_by(["parent", "service_min"], use_threads=False).aggregate([([], "count_all")])
-    return Counter({(row["parent"], row["service_min"]): row["count_all"] for row in counted.to_pylist()})
+    return _count_by(pairs, "parent", "service_min")

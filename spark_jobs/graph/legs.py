@@ -6,6 +6,7 @@ the topic and the sender of each leg, and how each message ended.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -14,7 +15,17 @@ import pyarrow.compute as pc
 
 from bridge.storage import read_row_groups
 from otel_mqtrace.model import MessageType, TransactionState
-from spark_jobs.columns import as_rows, each, encode, find_groups, is_known, is_true, join_codes
+from spark_jobs.columns import (
+    apply_to_distinct,
+    as_rows,
+    each,
+    encode,
+    find_groups,
+    is_known,
+    is_true,
+    join_codes,
+    take_rows,
+)
 from spark_jobs.judging.columns import NullableInts, either, equals, flatten_sides
 from spark_jobs.schemas import PREFIXES, bare
 from spark_jobs.taxonomy import Kind, Status
@@ -22,7 +33,7 @@ from spark_jobs.taxonomy import Kind, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from spark_jobs.columns import Codes, Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
 
 _LONGEST_NAME: Final = 1_000
 _MOST_OWNERS: Final = 1_000
@@ -225,6 +236,8 @@ COUNTS: Final = (
 )
 """What is counted on every edge; all of it adds up over edges."""
 
+MEMBER: Final = ("kind", "party", "topic", "service", "group", "namespace")
+"""Who and what the ends of an edge stand for; the edge is told by the first three."""
 _REPLY_TOPIC: Final = "_REPLY_TOPIC"  # RocketMQ appends it to the cluster's name
 _PUBLISH, _CONSUME = Kind.PUBLISH.value, Kind.CONSUME.value
 _WORDS: Final = ("kind", "via", "namespace", "bare_topic", "group", "service")
@@ -252,25 +265,13 @@ class End(NamedTuple):
         return None if self.via is None or self.bare_topic is None else f"%{self.via}%{self.bare_topic}"
 
 
-class Journeys(NamedTuple):
-    """The sends and deliveries inside the window.
-
-    ``legs`` has the integers ``end``, ``pair``, ``topic`` and ``sender``, -1 for none, which number the other four; the
-    flags ``COUNTS``; and ``NUMBERS`` as in ``LEG``. A retry or dead-letter topic is folded into the topic that its
-    message was sent to. The sender is the party that sent the message.
-    """
-
-    legs: pa.Table
-    ends: list[End]
-    pairs: list[tuple[str, str | None]]  # kind and party
-    topics: list[str]
-    parties: list[str]
-
-
 def follow(
     legs: pa.Table, owned: Mapping[tuple[str, str], str], *, opening_ms: int | None, horizon_ms: int | None
-) -> Journeys:
-    """Return the journeys of messages, from all ``legs`` of each.
+) -> pa.Table:
+    """Return the sends and deliveries inside the window, from all ``legs`` of each message.
+
+    The columns are ``MEMBER``; ``sender``, the party that sent the message; the flags ``COUNTS``; and ``NUMBERS`` as in
+    ``LEG``. A retry or dead-letter topic is folded into the topic that its message was sent to.
 
     Deliveries before ``opening_ms`` may be of messages sent before the data begins; what was sent or delivered after
     ``horizon_ms`` may still be completed; ``None``: none is judged.
@@ -290,24 +291,17 @@ def follow(
     origin[deliveries] = _find_origins(given, messages, rows[deliveries], opening_ms, horizon_ms)
     inside = np.flatnonzero(given.inside[rows])
     sender = messages.sender[message[inside]]
-    pairs = list(dict.fromkeys((one.kind, one.party) for one in given.ends))
-    pair_of = np.array([pairs.index((one.kind, one.party)) for one in given.ends], np.int64)
-    ends = {
-        "end": end[inside],
-        "pair": pair_of[end[inside]],
-        "topic": topic[inside],
-        "sender": np.where(sender == _LAST, -1, sender),
-    }
+    names = [name for name in MEMBER if name != "topic"]
+    words = {name: pa.array([getattr(one, name) for one in given.ends], _TEXT) for name in names}
+    found = {name: take_rows(column, end[inside]) for name, column in words.items()}
+    found["topic"] = take_rows(pa.array(given.topics, _TEXT), topic[inside])
+    found["sender"] = take_rows(pa.array(given.parties, _TEXT), np.where(sender == _LAST, -1, sender))
     flags = _count_flags(given, rows[inside], is_first[inside])
     flags |= {f"fate_{name}": fate[inside] == place for place, name in enumerate(FATES)}
     flags |= {f"origin_{name}": origin[inside] == place for place, name in enumerate(ORIGINS)}
     numbers: Any = legs.select(NUMBERS).take(as_rows(rows[inside]))
-    columns = {
-        **{name: pa.array(of) for name, of in ends.items()},
-        **{name: pa.array(flags[name]) for name in COUNTS},
-        **{name: numbers[name] for name in NUMBERS},
-    }
-    return Journeys(pa.table(columns), given.ends, pairs, given.topics, given.parties)
+    found |= {name: pa.array(flags[name]) for name in COUNTS} | {name: numbers[name] for name in NUMBERS}
+    return pa.table(found)
 
 
 def _count_flags(given: _Given, rows: Ints, is_first: Mask) -> dict[str, Mask]:
@@ -322,8 +316,7 @@ def _count_flags(given: _Given, rows: Ints, is_first: Mask) -> dict[str, Mask]:
         "native": given.on_native[rows],
         "otlp": given.on_otlp[rows],
     }
-    via = np.array([end.via for end in given.ends], object)
-    return found | {f"via_{word.lower()}": (via == word)[given.end[rows]] for word in ("RETRY", "DLQ")}
+    return found | {f"via_{word.lower()}": equals(given.via, word)[rows] for word in ("RETRY", "DLQ")}
 
 
 class _Given:
@@ -331,20 +324,17 @@ class _Given:
 
     def __init__(self, legs: pa.Table, owned: Mapping[tuple[str, str], str]) -> None:
         columns: dict[str, Any] = {name: legs[name].combine_chunks() for name in legs.column_names}
-        coded = [encode(columns[name]) for name in _WORDS]
-        examples, self.end = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-        words = zip(*(one.at(examples) for one in coded), strict=True)
-        self.ends = [_make_end(some, owned) for some in words]
+        self.ends, self.end = apply_to_distinct(partial(_make_end, owned), *(columns[name] for name in _WORDS))
         self.topics = _distinct(name for end in self.ends for name in (end.bare_topic, end.folded))
         self.parties = _distinct(end.party for end in self.ends)
         self.bare_topics = _places((end.bare_topic for end in self.ends), self.topics)
         self.folded = _places((end.folded for end in self.ends), self.topics)
         self.party = _places((end.party for end in self.ends), self.parties)
-        self.is_publish = self._where(lambda end: end.kind == _PUBLISH)
-        self.is_consume = self._where(lambda end: end.kind == _CONSUME)
-        self.is_recall = self._where(lambda end: end.kind == Kind.RECALL.value)
-        self.is_via = self._where(lambda end: end.via is not None)
-        self.message, self.messages = _encode_messages(columns["message"])
+        kinds = (_PUBLISH, _CONSUME, Kind.RECALL.value)
+        self.is_publish, self.is_consume, self.is_recall = (equals(columns["kind"], kind) for kind in kinds)
+        self.via, self.is_via = columns["via"], is_known(columns["via"])
+        messages = encode(columns["message"])
+        self.message, self.messages = messages.values, messages.room
         self.identified, self.inside = is_true(columns["identified"]), is_true(columns["inside"])
         self.event = NullableInts.of(columns["event_ms"])
         self.retries = NullableInts.of(columns["retry_times"]).filled(0)
@@ -352,14 +342,10 @@ class _Given:
         self.is_accepted = ~self.has_outcome | is_true(columns["success"])
         self.is_open = is_known(columns["finished"]) & ~is_true(columns["finished"])
         self.on_native, self.on_otlp = is_true(columns["on_native"]), is_true(columns["on_otlp"])
-        self.types, self.states = (encode(columns[name]) for name in ("msg_type", "transaction_state"))
-
-    def _where(self, holds: Any) -> Mask:
-        found: Mask = np.array([holds(end) for end in self.ends], bool)[self.end]
-        return found
+        self.types, self.states = columns["msg_type"], columns["transaction_state"]
 
 
-def _make_end(words: Sequence[Any], owned: Mapping[tuple[str, str], str]) -> End:
+def _make_end(owned: Mapping[tuple[str, str], str], *words: Any) -> End:
     kind, via, namespace, bare_topic, group, service = words
     service = owned.get((kind, group)) if service is None else service
     best, other = (service, group) if kind == _PUBLISH else (group, service)
@@ -376,12 +362,6 @@ def _places(names: Iterable[str | None], among: list[str]) -> Ints:
     return np.array([places.get(name, -1) for name in names], np.int64)
 
 
-def _encode_messages(texts: Column) -> tuple[Ints, int]:
-    """Return a number of each message, and how many there are; ``encode`` would make every text in Python."""
-    coded = texts.dictionary_encode()
-    return np.asarray(coded.indices.cast(pa.int64())), len(coded.dictionary)
-
-
 class _Messages:
     """Facts from all legs of a message; arrays by message."""
 
@@ -394,10 +374,10 @@ class _Messages:
         self.is_accepted = self._any(given.is_publish & given.is_accepted)
         self.is_consumed = self._any(given.is_consume)
         self.is_recalled = self._any(given.is_recall)
-        self.is_half = self._any(_matches(given.types, MessageType.TRANS_HALF.value))
-        self.is_delayed = self._any(_matches(given.types, MessageType.DELAY.value))
-        self.is_committed = self._any(_matches(given.states, TransactionState.COMMIT_MESSAGE.value))
-        self.is_rolled_back = self._any(_matches(given.states, TransactionState.ROLLBACK_MESSAGE.value))
+        self.is_half = self._any(equals(given.types, MessageType.TRANS_HALF.value))
+        self.is_delayed = self._any(equals(given.types, MessageType.DELAY.value))
+        self.is_committed = self._any(equals(given.states, TransactionState.COMMIT_MESSAGE.value))
+        self.is_rolled_back = self._any(equals(given.states, TransactionState.ROLLBACK_MESSAGE.value))
 
     def _any(self, holds: Mask) -> Mask:
         found = np.zeros(self._given.messages, bool)
@@ -410,11 +390,6 @@ class _Messages:
         rows = np.flatnonzero(holds & (of_end >= 0)[self._given.end])
         np.minimum.at(found, self._given.message[rows], of_end[self._given.end[rows]])
         return found
-
-
-def _matches(codes: Codes, word: str) -> Mask:
-    found: Mask = np.array([one == word for one in codes.words] + [False])[codes.values]
-    return found
 
 
 def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:
