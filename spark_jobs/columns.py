@@ -74,11 +74,6 @@ class Codes:
         found: list[Any] = self.distinct.to_pylist()
         return found
 
-    def at(self, rows: Ints) -> list[Any]:
-        """Return the values of these rows, ``None`` for null."""
-        words = [*self.words, None]
-        return [words[code] for code in self.values[rows].tolist()]
-
 
 def encode(column: Column) -> Codes:
     """Return the codes of an Arrow column."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import encode, find_groups, is_known, is_true, join_codes
+from spark_jobs.columns import encode, is_known, is_true, join_codes
 from spark_jobs.explain.evidence import NEXT_IDS
 from spark_jobs.explain.keys import COUNTER_VALUES, Keys
 from spark_jobs.judging.columns import NullableInts, equals
@@ -169,14 +169,11 @@ def find_unrecorded_messages(rows: ResidueRows) -> Found:
 
 def confirm_several_groups(residue: Mapping[str, Column], is_unrecorded: Mask) -> Mask:
     """Return which of the unrecorded deliveries have a message that other groups did not record either."""
-    rows = np.flatnonzero(is_unrecorded & is_known(residue["msg_id"]) & is_known(residue["group"]))
-    found = np.zeros(len(is_unrecorded), bool)
-    if len(rows):
-        messages, groups = (encode(residue[name].take(pa.array(rows))) for name in ("msg_id", "group"))
-        pairs, _ = find_groups(join_codes((messages.values, messages.room), (groups.values, groups.room)))
-        groups_of = np.bincount(messages.values[pairs], minlength=messages.room)
-        found[rows] = groups_of[messages.values] > 1
-    return found
+    deliveries = pa.table({name: residue[name] for name in ("msg_id", "group")})
+    is_chosen = is_unrecorded & is_known(residue["msg_id"]) & is_known(residue["group"])
+    counted = deliveries.filter(pa.array(is_chosen)).group_by("msg_id").aggregate([("group", "count_distinct")])
+    several = counted.filter(pc.greater(counted["group_count_distinct"], pa.scalar(1)))["msg_id"]
+    return is_chosen & is_true(pc.is_in(residue["msg_id"], several.combine_chunks()))
 
 
 def find_lite_pull(rows: ResidueRows) -> Found:

@@ -122,9 +122,8 @@ def _find_read_again(carried: Sequence[str], fresh: Sequence[str]) -> tuple[Coun
 
 
 def _count_sides(events: pa.Table) -> Counter[str]:
-    sides = encode(flatten_sides(events.select(["side"]))["side"])
-    counts = np.bincount(sides.values, minlength=sides.room).tolist()
-    return Counter({side: count for side, count in zip(sides.words, counts, strict=False) if count})
+    sides: list[Any] = events["side"].to_pylist()
+    return Counter(sides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,20 +182,16 @@ def add_judgement(tally: Tally, row: Mapping[str, Any]) -> None:
 
 
 def _add_in_scope(tally: Tally, row: Mapping[str, Any], keys: int) -> None:
-    tally.timing[row["timing"]] += keys
     tally.strata[row["status"], row["reason"], row["kind"]] += keys
+    for name in ("timing", "duplicates", "lifecycle", "open_age"):
+        if row[name]:
+            getattr(tally, name)[row[name]] += keys
     if row["reason"]:
         tally.reason[row["reason"]] += keys
         tally.one_sided[row["status"], row["reason"]] += keys
     if row["age"]:
         still_open = row["reason"] if row["reason"] in _OPEN else Status.PENDING.value
         tally.ageing.setdefault(still_open, Counter())[row["age"]] += keys
-    if row["lifecycle"]:
-        tally.lifecycle[row["lifecycle"]] += keys
-    if row["open_age"]:
-        tally.open_age[row["open_age"]] += keys
-    if row["duplicates"]:
-        tally.duplicates[row["duplicates"]] += keys
     for side in ("native", "otlp"):
         if row[f"on_{side}"]:
             tally.keys[side] += keys

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import encode, find_groups, is_known, is_true
+from spark_jobs.columns import apply_to_distinct, as_rows, is_known, is_true
 from spark_jobs.judging.columns import NullableInts, either, equals
 from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
@@ -115,7 +115,6 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
         chosen = values.known & inside
         if chosen.any():
             found.histograms[name, None] = Histogram.of(values.values[chosen])
-    topics, groups = (encode(verdicts[name].fill_null("")) for name in ("topic", "group"))
     succeeded = either(verdicts, "success")
     flags = {
         "failures": np.asarray(succeeded.is_valid()) & ~is_true(succeeded),
@@ -124,12 +123,9 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
     }
     for kind, (size, *names) in _NAMED.items():
         rows = np.flatnonzero(equals(verdicts["kind"], kind) & inside)
-        codes = topics.values[rows] * groups.room + (groups.values[rows] if kind == Kind.CONSUME.value else 0)
-        examples, like = find_groups(codes)
-        labels = [
-            (topics.words[topics.values[row]], groups.words[groups.values[row]] if kind == Kind.CONSUME.value else None)
-            for row in rows[examples].tolist()
-        ]
+        topics, groups = (verdicts[name].take(as_rows(rows)).fill_null("") for name in ("topic", "group"))
+        groups = groups if kind == Kind.CONSUME.value else pa.nulls(len(rows), pa.string())
+        labels, like = apply_to_distinct(lambda *name: name, topics, groups)
         totals = {size: np.bincount(like, minlength=len(labels))}
         totals |= {name: np.bincount(like[flag[rows]], minlength=len(labels)) for name, flag in flags.items()}
         for at, label in enumerate(labels):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import encode, find_groups, is_known, join_codes, mix, opened
+from spark_jobs.columns import apply_to_distinct, encode, is_known, mix, opened
 from spark_jobs.judging.columns import LATEST, NullableInts, either, equals, number_equals, single_arrays
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
@@ -71,9 +71,8 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
     event_ms = NullableInts.of(columns["event_ms"])
     hashes = (NullableInts.of(columns[f"{side}.raw_hash"]).filled(0).view(np.uint64) for side in ("native", "otlp"))
     chance = (mix(np.full(len(verdicts), _SEED), *hashes) >> np.uint64(1)).astype(np.int64)
-    coded = [encode(columns[name]) for name in ("status", "reason", "kind")]
-    examples, stratum = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-    names = [" ".join(filter(None, row)) for row in zip(*(one.at(examples) for one in coded), strict=True)]
+    words = (columns[name] for name in ("status", "reason", "kind"))
+    names, stratum = apply_to_distinct(lambda *row: " ".join(filter(None, row)), *words)
     rows = np.flatnonzero(inside)
     rows = rows[np.lexsort((chance[rows], stratum[rows]))]
     rows = rows[number_equals(stratum[rows]) < per_stratum]

@@ -84,7 +84,7 @@ def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = (
     malformed: Mapping[str, int] = {}
     if "bad" in columns and columns["bad"].null_count < events.num_rows:
         is_bad = pc.is_valid(columns["bad"])
-        malformed = _counts(columns["side"].filter(is_bad))
+        malformed = Counter(columns["side"].filter(is_bad).to_pylist())
         columns = {name: columns[name].filter(pc.invert(is_bad)) for name in _USED}
     if not len(columns["side"]):
         return Survey({}, malformed)
@@ -132,10 +132,6 @@ def read_facts(found: Survey, grace_ms: int, *, is_complete: bool = False) -> Fa
         first=firsts,
         named=dict(named),
     )
-
-
-def _counts(texts: Column) -> dict[str, int]:
-    return {item["values"]: item["counts"] for item in pc.value_counts(texts.cast(pa.string())).to_pylist()}
 
 
 def _rescoped(keys: Mapping[str, Column], trace_topics: Sequence[str]) -> Column:

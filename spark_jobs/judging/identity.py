@@ -23,8 +23,8 @@ KINDS: Final = (*(kind.value for kind in Kind), MENTION, None)
 PUBLISH: Final = KINDS.index(Kind.PUBLISH.value)
 CONSUME: Final = KINDS.index(Kind.CONSUME.value)
 MENTIONED: Final = KINDS.index(MENTION)
-_END: Final = KINDS.index(Kind.TRANSACTION_END.value)
-_RECALL: Final = KINDS.index(Kind.RECALL.value)
+END: Final = KINDS.index(Kind.TRANSACTION_END.value)
+RECALL: Final = KINDS.index(Kind.RECALL.value)
 
 
 KEY_COLUMNS: Final = ("msg_id", "span_id", "path", "line", "record_index")
@@ -126,10 +126,10 @@ def _find_cases(events: Mapping[str, Column], kinds: Ints, is_native: Mask) -> d
         "start": ((kinds == PUBLISH) & ~has_offset & shares_start, ("start_ms",)),
         "attempt": ((kinds == CONSUME) & is_known(events["attempt_id"]), ("group_name", "attempt_id")),
         "end": (
-            (kinds == _END) & shares_start,
+            (kinds == END) & shares_start,
             ("transaction_id", "transaction_state", "from_transaction_check", "start_ms"),
         ),
-        "recall": ((kinds == _RECALL) & shares_start, ("topic", "start_ms")),
+        "recall": ((kinds == RECALL) & shares_start, ("topic", "start_ms")),
         "mention": (kinds == MENTIONED, ("side",)),
     }
     return {name: case for name, case in cases.items() if case[0].any()}

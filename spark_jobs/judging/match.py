@@ -33,17 +33,18 @@ from spark_jobs.judging.columns import (
 )
 from spark_jobs.judging.identity import (
     CONSUME,
+    END,
     IDENTITY_COLUMNS,
     KEY_COLUMNS,
     KINDS,
     MENTIONED,
     PUBLISH,
+    RECALL,
     message_key,
     name_identities,
 )
 from spark_jobs.judging.merge import OTLP
 from spark_jobs.schemas import bare
-from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from spark_jobs.columns import Codes, Column, Ints, Mask
@@ -144,8 +145,6 @@ def _cut_blocks(start: Ints, begins: Ints) -> Ints:
     """Return the number of each event's block; a timeline of ``BLOCK`` events or fewer is one block."""
     rows = np.arange(len(start))
     places = rows - begins
-    if places.max() < BLOCK:
-        return find_groups(begins)[1]
     times = NullableInts(start, np.ones(len(start), bool))
     pause = times - times.take(np.maximum(rows - 1, 0))
     cuts = [np.zeros(len(start), np.int64)]
@@ -184,11 +183,11 @@ class _Features:
 
     kind: Ints
     is_full: Mask
-    group_name: Codes
+    group: NullableInts
     state: Ints
     check: Ints
     retry_times: NullableInts
-    topic: Codes
+    topic: NullableInts
 
     @classmethod
     def of(cls, given: Input, alone: Merged) -> _Features:
@@ -200,12 +199,17 @@ class _Features:
         return cls(
             kind=alone.kind,
             is_full=alone.is_full,
-            group_name=encode(column("group_name")),
+            group=_number(column("group_name")),
             state=encode(column("transaction_state")).values,
             check=encode(column("from_transaction_check")).values,
             retry_times=NullableInts.of(column("retry_times")),
-            topic=encode(bare_topics.take(as_rows(topics.values))),
+            topic=_number(bare_topics.take(as_rows(topics.values))),
         )
+
+
+def _number(column: Column) -> NullableInts:
+    codes = encode(column)
+    return NullableInts(codes.values, codes.values < codes.room - 1)
 
 
 def _column(given: Input, merged: Merged, name: str) -> Column:
@@ -215,41 +219,30 @@ def _column(given: Input, merged: Merged, name: str) -> Column:
 def _key_level(event: _Features, natives: Ints, spans: Ints) -> Ints:
     """Return how strongly two one-sided events of one message and kind agree; 0 if they do not pair."""
     kind = event.kind[natives]
-    groups = event.group_name.values
-    no_group = groups == event.group_name.room - 1
-    lacks_group = no_group[natives] | no_group[spans]
-    same_group = (groups[natives] == groups[spans]) & ~lacks_group
+    of_native, of_span = event.group.take(natives), event.group.take(spans)
+    have_group = of_native.known & of_span.known
+    same_group = have_group & (of_native.values == of_span.values)
     same_state = (event.state[natives] == event.state[spans]) & (event.check[natives] == event.check[spans])
     level = np.select(
-        [
-            kind == PUBLISH,
-            kind == CONSUME,
-            kind == KINDS.index(Kind.TRANSACTION_END.value),
-            kind == KINDS.index(Kind.RECALL.value),
-        ],
+        [kind == PUBLISH, kind == CONSUME, kind == END, kind == RECALL],
         [
             np.where(same_group, _STRONG, _WEAK),
-            np.where(same_group, _STRONG, np.where(lacks_group, _WEAK, 0)),
+            np.where(same_group, _STRONG, np.where(have_group, 0, _WEAK)),
             np.where(same_state, _STRONG, _WEAK),
             np.full(len(kind), _STRONG),
         ],
         0,
     )
-    is_distinct = event.is_full[natives] & event.is_full[spans]
-    return np.where(is_distinct | _is_retried(event, natives, spans) | _is_elsewhere(event, natives, spans), 0, level)
+    are_apart = event.is_full[natives] & event.is_full[spans]
+    are_apart |= _differ(event.retry_times, natives, spans)
+    are_apart |= (kind == PUBLISH) & _differ(event.topic, natives, spans)
+    return np.where(are_apart, 0, level)
 
 
-def _is_retried(event: _Features, natives: Ints, spans: Ints) -> Mask:
-    one, other = event.retry_times.take(natives), event.retry_times.take(spans)
-    retried: Mask = one.known & other.known & (one.values != other.values)
-    return retried
-
-
-def _is_elsewhere(event: _Features, natives: Ints, spans: Ints) -> Mask:
-    one, other = event.topic.values[natives], event.topic.values[spans]
-    unknown = event.topic.room - 1
-    elsewhere: Mask = (event.kind[natives] == PUBLISH) & (one != unknown) & (other != unknown) & (one != other)
-    return elsewhere
+def _differ(numbers: NullableInts, natives: Ints, spans: Ints) -> Mask:
+    one, other = numbers.take(natives), numbers.take(spans)
+    differ: Mask = one.known & other.known & (one.values != other.values)
+    return differ
 
 
 def _best_first(line: _Timeline, natives: Ints, spans: Ints, level: Ints, tolerance_ms: int) -> Ints:

@@ -155,23 +155,17 @@ def last_line(path: AnyPath) -> bytes:
     Raises:
         UnreadableInputError: that is longer than a line may be.
     """
-    return b"".join(reversed([*_pieces_behind_last_newline(path)]))
-
-
-def _pieces_behind_last_newline(path: AnyPath) -> Iterator[bytes]:
-    """Yield what is behind the last newline, the last split first."""
+    size = _CHUNK_BYTES
     with path.open("rb") as file:
-        end = start = file.seek(0, io.SEEK_END)
-        while start > 0:
-            step = min(_CHUNK_BYTES, start)
-            start -= step
-            file.seek(start)
-            before, newline, behind = file.read(step).rpartition(b"\n")
-            yield behind if newline else before + behind
-            if newline:
-                return
-            if end - start > LONGEST_LINE_BYTES:
+        end = file.seek(0, io.SEEK_END)
+        while True:
+            file.seek(max(0, end - size))
+            _, newline, behind = file.read(min(size, end)).rpartition(b"\n")
+            if len(behind) > LONGEST_LINE_BYTES:
                 raise UnreadableInputError(f"{path} {LineTooLongError()}")
+            if newline or size >= end:
+                return behind
+            size *= 2
 
 
 def _check_first_line(file: SourceFile) -> None:
