@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -170,6 +171,12 @@ def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[
     examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
     values = (column.take(as_rows(examples)).to_pylist() for column in columns)
     return [rule(*row) for row in zip(*values, strict=True)], answer_of
+
+
+def runs_of(values: Ints | Mask) -> Iterator[tuple[int, int]]:
+    """Yield where each run of equal values begins and ends."""
+    begins = np.flatnonzero(np.r_[True, values[1:] != values[:-1]][: len(values)])
+    return pairwise([*begins.tolist(), len(values)])
 
 
 def repeated(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

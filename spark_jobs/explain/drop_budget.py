@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import apply_to_distinct, is_true
+from spark_jobs.columns import apply_to_distinct, is_true, runs_of
 from spark_jobs.judging.columns import LATEST, NullableInts, either
 from spark_jobs.schemas import LedgerRead, bare
 from spark_jobs.taxonomy import Kind
@@ -392,10 +392,9 @@ def choose_rows(
     when_ms, group_of = grouped.when_ms.take(chosen), grouped.group_of[chosen]
     order = chosen[np.lexsort((when_ms.filled(LATEST), ~when_ms.known, group_of))]
     found: list[tuple[int, str]] = []
-    for members in np.split(order, np.flatnonzero(np.diff(grouped.group_of[order])) + 1):
-        if len(members):
-            allocated = wanted[int(grouped.group_of[members[0]])]
-            found += _choose_members(rows, grouped.when_ms, members.tolist(), allocated)
+    for begin, end in runs_of(grouped.group_of[order]):
+        allocated = wanted[int(grouped.group_of[order[begin]])]
+        found += _choose_members(rows, grouped.when_ms, order[begin:end].tolist(), allocated)
     return found
 
 

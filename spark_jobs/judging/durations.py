@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import apply_to_distinct, as_rows, is_known, is_true
+from spark_jobs.columns import apply_to_distinct, as_rows, is_known, is_true, runs_of
 from spark_jobs.judging.columns import NullableInts, either, equals
 from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
@@ -166,8 +165,7 @@ def group_histograms(groups: Ints, values: NullableInts) -> Iterator[tuple[int, 
     begins = np.flatnonzero(np.r_[True, (names[1:] != names[:-1]) | (known[1:] != known[:-1])])
     counts = np.diff(np.r_[begins, len(names)])
     names, known = names[begins], known[begins]
-    begins = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
-    for begin, end in pairwise([*begins.tolist(), len(names)]):
+    for begin, end in runs_of(names):
         one = Histogram(known[begin:end], counts[begin:end], int(known[begin]), int(known[end - 1]))
         yield int(names[begin]), one.bounded()
 

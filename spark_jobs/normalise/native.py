@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -41,6 +40,7 @@ from spark_jobs.columns import (
     make_batch,
     pc,
     repeated,
+    runs_of,
     take_groups,
     take_rows,
     where,
@@ -113,8 +113,7 @@ def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Cut a batch into blocks of ``_BLOCK_BYTES`` or one body more."""
     sizes = pc.binary_length(bodies.column("body"))
     behind = np.cumsum(sizes.fill_null(0).to_numpy(), dtype=np.int64)
-    bounds = [0, *(np.flatnonzero(np.diff(behind // _BLOCK_BYTES)) + 1).tolist(), len(behind)]
-    yield from (bodies.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
+    yield from (bodies.slice(start, end - start) for start, end in runs_of(behind // _BLOCK_BYTES))
 
 
 def _size_of(part: _Columns) -> tuple[int, int]:
@@ -163,7 +162,7 @@ class _Reader:
         columns = {**found.columns, **_of_bodies(bodies, found.body)}
         is_odd = found.is_odd | is_left_out
         starts = np.searchsorted(found.body, np.arange(len(is_odd) + 1))
-        for start, end in _runs(is_odd):
+        for start, end in runs_of(is_odd):
             if is_odd[start]:
                 yield from self._decoded(bodies.slice(start, end - start))
             else:
@@ -221,10 +220,6 @@ def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:
 def _ended(text: bytes) -> bytes:
     """Return a text with a terminator: the codec reads a last record without one like any other."""
     return text + TERMINATOR if text and not text.endswith(TERMINATOR) else text
-
-
-def _runs(values: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    return pairwise([0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)])
 
 
 def _of_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
@@ -349,8 +344,7 @@ def _slices(rows: NDArray[np.int64], columns: Mapping[str, Column]) -> Iterator[
     texts = [column for column in columns.values() if pa.types.is_string(column.type)]
     sizes = np.stack([pc.binary_length(text).fill_null(0).to_numpy() for text in texts]).sum(axis=0)
     piece = np.cumsum(sizes[rows]) // MOST_TEXT + np.arange(len(rows)) // MOST_ROWS
-    bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]
-    yield from map(slice, bounds, bounds[1:])
+    yield from (slice(*run) for run in runs_of(piece))
 
 
 def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Column:

@@ -27,7 +27,7 @@ from otel_mqtrace.wire.native.layout import (
     FieldKind,
     form_for,
 )
-from spark_jobs.columns import binary_bytes, is_known, is_true, take_rows
+from spark_jobs.columns import binary_bytes, is_known, is_true, sliced, take_rows
 from spark_jobs.normalise.values import hashed
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class _Pieces:
     def __init__(self, data: bytes) -> None:
         block = np.frombuffer(data, np.uint8)
         cuts = np.flatnonzero((block == SEPARATOR[0]) | (block == TERMINATOR[0]))
-        bounds = np.zeros(len(cuts) + 1, np.int32)
+        bounds = np.zeros(len(cuts) + 1, np.int64)
         bounds[1:] = cuts - np.arange(len(cuts))
         text = data.translate(None, SEPARATOR + TERMINATOR)
-        self._fields: Column = pa.StringArray.from_buffers(len(cuts), _buffer(bounds), _buffer(text))
+        self._fields = sliced(pa.string(), bounds, text)
         last = np.flatnonzero(block[cuts] == TERMINATOR[0])
         self.ends = cuts[last]
         self._first = np.concatenate([[0], last[:-1] + 1])[: len(last)]
@@ -137,10 +137,6 @@ class _Pieces:
         if not is_there.any():
             return pa.nulls(len(places), pa.string())
         return take_rows(self._fields, np.where(is_there, self._first + places, _NONE))
-
-
-def _buffer(data: Any) -> pa.Buffer:
-    return pa.py_buffer(data)
 
 
 def _type_codes(pieces: _Pieces) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from bridge.codec.framing import read_json, text_of_json
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
-from spark_jobs.columns import binary_bytes, each, opened, where, whole_number
+from spark_jobs.columns import binary_bytes, each, opened, sliced, where, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -150,8 +150,7 @@ def _joined(parts: Sequence[Column]) -> Column:
 
 
 def _pieces(data: bytes, bounds: NDArray[np.int64]) -> Column:
-    offsets: Any = pa.py_buffer(bounds.astype(np.int32).tobytes())
-    return pa.BinaryArray.from_buffers(pa.binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
+    return sliced(pa.binary(), bounds, data)
 
 
 def _number(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
