@@ -86,6 +86,17 @@ def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
 
 
 # -- threads ----------------------------------------------------------------------------------------------------
+def has_greenlets() -> bool:
+    """Return whether gevent has made greenlets of this process's threads."""
+    return not isinstance(_thread.start_new_thread, BuiltinFunctionType)
+
+
+def call_blocking(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of C code that blocks its thread; under gevent in a real one, or every greenlet would wait."""
+    gevent: Any = sys.modules.get("gevent") if has_greenlets() else None
+    return function(*args) if gevent is None else gevent.get_hub().threadpool.apply(function, args)
+
+
 class ProcessLock:
     """A ``lock`` that a signal handler may take while its thread holds it; a forked child has a new one."""
 
@@ -130,7 +141,7 @@ class Worker:
                 # Known before it runs: its very first step may have to recognise itself.
                 self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self.running, self._has_begun = True, False
-                if isinstance(_thread.start_new_thread, BuiltinFunctionType):
+                if not has_greenlets():
                     thread.start()
                 else:
                     _thread.start_new_thread(thread.start, ())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError, reraise_from_signal_handler
+from otel_mqtrace._workers import call_blocking
 from otel_mqtrace.client_properties import application_kafka_config, read_properties, servers_of
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
@@ -240,7 +241,7 @@ class TraceProducer(MessageDelivery):
         A producer with a fatal error sends nothing any more, so the next one is new.
         """
         try:
-            method(timeout_s)
+            call_blocking(method, timeout_s)
         except Exception as error:  # noqa: BLE001 - a fatal KafkaException, or what a callback in kafka_config raised
             reraise_from_signal_handler()
             is_fatal = getattr(error.args[0] if error.args else None, "fatal", bool)

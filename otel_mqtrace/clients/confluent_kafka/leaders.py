@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import Clock, SystemClock, pause
-from otel_mqtrace._workers import Worker, restart_in_child
+from otel_mqtrace._workers import Worker, call_blocking, restart_in_child
 from otel_mqtrace.client_properties import connection_settings, servers_of
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.sampling import MAX_TOPICS
@@ -166,7 +166,7 @@ def query_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Itera
         client = AdminClient({**connection, **_QUIET})
         for topic in topics:
             try:
-                metadata = client.list_topics(topic, timeout=_TIMEOUT_S)
+                metadata = call_blocking(client.list_topics, topic, _TIMEOUT_S)
             except ValueError:  # no name that could be sent to a broker: a NUL inside, or half a surrogate pair
                 yield topic, {}, None
                 continue

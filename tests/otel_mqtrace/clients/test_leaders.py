@@ -292,3 +292,18 @@ def test_look_up_does_not_create_the_topic(instrument, kafka, spans):
     consumer.close()
     assert "not-yet" not in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=10).topics
     spans.assert_empty()
+
+
+def test_look_up_lets_other_greenlets_run(run_code, kafka):
+    """As in the exporter: a broker that does not answer would stop the application for five seconds."""
+    run_code(
+        """
+        from gevent import monkey; monkey.patch_all()
+        import gevent, sys
+        from otel_mqtrace.clients.confluent_kafka.leaders import query_cluster
+        other = gevent.spawn(int)
+        assert next(query_cluster({"bootstrap.servers": sys.argv[1]}, ["orders"]))[0] == "orders"
+        assert other.ready()
+        """,
+        kafka.bootstrap_servers,
+    )

@@ -392,3 +392,25 @@ def test_producer_of_the_exporter_is_not_traced(kafka, landed):
         instrumentor.uninstrument()
     assert [each.name for each in recording.take_all()] == ["send orders"]
     assert len(landed()[0]) == 1
+
+
+def test_delivery_to_a_dead_broker_lets_other_greenlets_run(run_code):
+    """Under gevent the exporter's worker is a greenlet too: waiting inside the client's C code stops the application."""
+    run_code(
+        """
+        from gevent import monkey; monkey.patch_all()
+        import gevent, logging, sys
+        logging.disable()
+        from otel_mqtrace._clock import SystemClock, compute_deadline
+        from otel_mqtrace.config import Settings
+        from otel_mqtrace.exporters.native_kafka import TraceProducer
+        from otel_mqtrace.exporters.packing import TraceMessage
+        clock, other = SystemClock(), gevent.spawn(int)
+        options = {"bootstrap_servers": sys.argv[1], "kafka_config": {"log_level": 0}}
+        producer = TraceProducer(Settings(), **options, timeout_ms=300, clock=clock)
+        message = TraceMessage("orders", None, b"x", "key", frozenset({0}), 1)
+        assert producer.deliver([message], compute_deadline(clock, 300)).messages == (message,)
+        assert other.ready()
+        """,
+        DEAD,
+    )
