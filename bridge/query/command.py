@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bridge.addresses import Address, Kind, NothingThereError, check_stores, expand_files, parse_address
+from bridge.addresses import Address, Kind, check_stores, parse_address
 from bridge.codec.framing import MessageTypeMap
 from bridge.commands import Charset, TimeoutMs, TypeMap, option
 from bridge.query.evidence import OutcomeFilter, parse_query
@@ -216,7 +216,7 @@ def query(  # noqa: PLR0913 - one parameter per option
         [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
     )
     if html is not None:
-        _check_page(html, places)
+        _check_page(html)
     with (
         _bar() as progress,
         closing(
@@ -229,14 +229,16 @@ def query(  # noqa: PLR0913 - one parameter per option
     return _show(replace(answer, link_template=template), arrivals, html, as_json=as_json)
 
 
-def _check_page(html: Path, places: Sequence[Address]) -> None:
-    """Refuse a page that cannot be written, or that would replace a file that is searched."""
+def _check_page(html: Path) -> None:
+    """Refuse a page that cannot be written, or that would replace a file that is not a page."""
     if str(html) == "-" or html.is_dir() or not html.parent.is_dir():
         raise UsageError(f"--html {html}: name a file (- is none) in a directory that exists")
-    for place in places if html.exists() else ():
-        with suppress(NothingThereError):  # the archive reports it
-            if place.kind is Kind.FILES and html.resolve() in expand_files(place.path)[0]:
-                raise UsageError(f"--html {html} is one of the files that are searched: name another file")
+    if not html.is_file():
+        return
+    with html.open("rb") as file:
+        head = file.read(99).lstrip()
+    if head and not head.startswith(b"<!doctype html>"):
+        raise UsageError(f"--html {html} would replace a file that is not a page of mqtrace: name another file")
 
 
 def _show(answer: Answer, arrivals: ArrivalRange, html: Path | None, *, as_json: bool) -> int:

@@ -194,20 +194,22 @@ def test_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
     assert f"trace id of mqtrace forward {trace_id_of(ID)}" in shown
 
 
-def test_page_replaces_no_file_that_is_searched(landing, mqtrace):
+def test_page_replaces_only_a_page(landing, tmp_path, mqtrace):
     (part,) = Path(landing, "native").glob("date=*/part-*")
     content = part.read_bytes()
-    for source in (landing, part):
-        err = mqtrace.refuses("query", "--msg-id", ID, source, "--html", part)
-        assert "is one of the files that are searched" in err
+    err = mqtrace.refuses("query", "--msg-id", ID, landing, "--html", part)
+    assert f"--html {part} would replace a file that is not a page of mqtrace" in err
     assert part.read_bytes() == content
+    (tmp_path / "page").touch()
+    for _ in range(2):
+        assert mqtrace("query", "--msg-id", ID, landing, "--html", tmp_path / "page")[0] == 0
 
 
 @pytest.mark.parametrize("existed", [False, True])
 def test_page_that_cannot_be_written_is_removed_unless_a_file_was_there(landing, tmp_path, capsysbinary, existed):
     file = tmp_path / "message.html"
     if existed:
-        file.write_text("mine")
+        file.write_text("<!doctype html>")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # a disk with room for 100 bytes
     try:
