@@ -83,7 +83,7 @@ class KafkaTraceSource(TopicSource[int]):
                 self.behind = frozenset(partition for partition in behind if self._next[partition] < ends[partition])
                 now_ms = self._clock.wall_ns() // NS_PER_MS
                 yield [landed_message(message, otherwise_ms=now_ms) for message in batch]
-        if filled > 1:  # it takes half a second, and no topic is created again and filled within one batch
+        if filled > 1:  # it takes 0.1 s, and no topic is created again and filled within one batch
             self._check_again(known)
 
     def _read_ranges(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Ranges:
@@ -218,6 +218,7 @@ def open_consumer(bootstrap_servers: str, group: str, kafka_config: Mapping[str,
         UsageError: the client refuses its properties.
     """
     properties = {
+        "fetch.wait.max.ms": 100,  # of the fetch behind the last message, for which the next read waits; else 500
         **(kafka_config or {}),
         "bootstrap.servers": bootstrap_servers,
         "group.id": group,
