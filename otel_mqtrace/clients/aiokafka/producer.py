@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import MessageSizeTooLargeError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from otel_mqtrace import semconv
@@ -161,6 +162,11 @@ class Sending:
         """The serialiser has made the body."""
         self._body_length = len(value) if isinstance(value, (bytes, bytearray, memoryview)) else None
 
+    @guarded("send.headers")
+    def left_headers_out(self, headers: Any) -> None:
+        """The client takes the message with the caller's own ``headers`` alone."""
+        self._hook.left_headers_out(self._call, header_pairs(headers))
+
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
@@ -275,22 +281,40 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        sending, args, kwargs = _prepare(self, args, kwargs) or (None, args, kwargs)
-        if sending is None:
+        prepared = _prepare(self, args, kwargs)
+        if prepared is None:
             return await original(self, *args, **kwargs)
-        token = None if _serializer_of(self) is None else _serializing.set(sending)
+        sending = prepared[0]
+        token = None if sending is None or _serializer_of(self) is None else _serializing.set(sending)
         try:
-            future = await original(self, *args, **kwargs)
+            future = await _send(original, self, prepared, args, kwargs)
         except BaseException as exception:
-            sending.raised(exception)
+            if sending is not None:
+                sending.raised(exception)
             raise
         finally:
             if token is not None:
                 _serializing.reset(token)
-        sending.returned(future)
+        if sending is not None:
+            sending.returned(future)
         return future
 
     return send
+
+
+async def _send(
+    original: Callable[..., Any], producer: Any, prepared: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Send as ``prepared`` or, where our headers alone make the message too large, as the caller gave it."""
+    sending, own_args, own_kwargs = prepared
+    try:
+        return await original(producer, *own_args, **own_kwargs)
+    except MessageSizeTooLargeError:
+        if own_args is args and own_kwargs is kwargs:
+            raise
+    if sending is not None:
+        sending.left_headers_out({**dict(zip(_SEND_ORDER, args, strict=False)), **kwargs}.get("headers"))
+    return await original(producer, *args, **kwargs)
 
 
 def traced_serialize(original: Callable[..., Any]) -> Callable[..., Any]:

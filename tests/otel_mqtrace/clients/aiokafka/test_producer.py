@@ -10,6 +10,8 @@ import wrapt
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError
 from aiokafka.producer.message_accumulator import BatchBuilder
+from opentelemetry import trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.client_properties import application_kafka_config
@@ -152,6 +154,28 @@ async def test_send_without_acknowledgement_has_not_awaited(sending, spans, topi
     span = spans.take()
     assert span.attributes["mqtrace.send_outcome"] == "not_awaited"
     assert span.attributes["mqtrace.success"] is True
+
+
+@pytest.mark.parametrize("headers", [None, [("kind", b"order")], [("DELAY", b"1")]])
+@pytest.mark.parametrize("is_sampled", [True, False])
+async def test_message_too_large_with_our_headers_alone_goes_without_them(
+    sending, spans, kafka, topic, headers, is_sampled
+):
+    flags = trace.TraceFlags(int(is_sampled))
+    parent = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=flags))
+    with trace.use_span(parent):
+        async with sending(max_request_size=10_000, max_batch_size=10_000) as producer:
+            sent = await producer.send_and_wait(topic, b"x" * 9_870, headers=headers)
+            with pytest.raises(MessageSizeTooLargeError) as refused:
+                await producer.send(topic, b"x" * 20_000)
+    assert (sent.offset, refused.value.__context__) == (0, None)
+    with suppress_instrumentation():
+        async with consuming(kafka, topic) as consumer:
+            assert (await consumer.getone()).headers == tuple(headers or ())
+    if is_sampled:
+        ended = {span.attributes["mqtrace.success"]: span.attributes for span in spans.take_all(f"send {topic}")}
+        assert ended[True]["messaging.message.id"] == f"{topic}-0@0"
+        assert ended[False]["error.type"] == "MESSAGE_SIZE_TOO_LARGE"
 
 
 @pytest.mark.parametrize("headers", [None, [("DELAY", b"1")]], ids=["record", "span"])
