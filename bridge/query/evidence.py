@@ -17,7 +17,7 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.message_id import ID_SHAPE
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import explode
-from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR
+from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR, is_cuttable
 from otel_mqtrace.wire.native.dialects import writers_of
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, REPLACEMENT
 
@@ -143,17 +143,20 @@ def parse_query(
     return Query(ids, key, topic=topic, group=group, outcome=outcome)
 
 
-def needles_of(texts: Collection[str]) -> list[bytes]:
-    """Return ``texts`` as :func:`mentioned` wants them; one that every body holds, where there are very many."""
-    if len(texts) > _MOST_NEEDLES:
+def needles_of(texts: Collection[str], charset: str = "utf-8") -> list[bytes]:
+    """Return ``texts`` as :func:`mentioned` wants them, in UTF-8 and in the ``charset`` of the bodies.
+
+    Where there are very many, or ASCII is other bytes in ``charset``, it is one that every body holds.
+    """
+    if len(texts) > _MOST_NEEDLES or not is_cuttable(charset):
         return [b""]
-    return [text.encode("utf-8", "replace") for text in texts]
+    return [text.encode(each, "replace") for each in dict.fromkeys(("utf-8", charset)) for text in texts]
 
 
 def mentioned(message: LandedMessage, needles: Collection[bytes]) -> bool:
-    """Return whether a trace message may contain one of ``needles`` (UTF-8), in its body or its keys.
+    """Return whether a trace message may contain one of ``needles``, in its body or its keys.
 
-    The keys matter where the body is in another charset: RocketMQ 4.x writes it in the platform's.
+    The keys are UTF-8 also where the body is not: RocketMQ 4.x writes it in the platform's charset.
     """
     if any(needle in message.body for needle in needles):
         return True

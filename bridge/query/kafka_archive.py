@@ -67,7 +67,7 @@ class TopicArchive(Archive):
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that may contain one of ``texts``; every body of the range comes over the network."""
-        needles = needles_of(texts)
+        needles = needles_of(texts, self.charset)
         try:
             ranges = {key: span for topic in self._topics for key, span in self._ranges(topic).items()}
             self._begin(sum(end - start for start, end in ranges.values()))

@@ -65,7 +65,7 @@ class FilesArchive(Archive):
             UnreadableInputError: no part holds a message, and some cannot be read.
             MissingExtraError: pyarrow is missing for Parquet parts.
         """
-        needles = needles_of(texts)
+        needles = needles_of(texts, self.charset)
         self._begin(sum(_size_bytes(part) for part in self._parts))
         is_readable, timeless = not self._parts, 0
         for part in self._parts:

@@ -80,7 +80,7 @@ class BrokerArchive(Archive):
                 yield from self._landed(found)
 
     def _all_that_mention(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        needles = needles_of(texts)
+        needles = needles_of(texts, self.charset)
         ranges = {queue: span for topic in self._topics for queue, span in self._ranges(topic).items()}
         self._begin(sum(end - start for start, end in ranges.values()))
         while ranges:

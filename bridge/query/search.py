@@ -160,6 +160,7 @@ class _Matches:
 
 def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: int = 1) -> Answer:
     """Return the stories of the messages that ``query`` means: the ``limit`` newest, or those of a later page."""
+    archive.charset = how.charset
     matches = _by_text(archive, query, how) if query.is_indexed else _by_field(archive, query, how)
     if query.needs_story and matches.msg_ids:
         matches = _examined(archive, matches, query, how)
@@ -296,8 +297,10 @@ class Archive(ABC):
     """Trace messages that lie somewhere and can be read again, the counts of the last pass, and remarks on all passes.
 
     ``where`` is the archive's name for people; ``on_progress`` gets the bytes or offsets read and their total now and
-    then.
+    then. :func:`search` sets ``charset``, that of the bodies.
     """
+
+    charset = "utf-8"
 
     def __init__(
         self, where: str, *, arrivals: ArrivalRange = ALWAYS, on_progress: Callable[[int, int], None] | None = None

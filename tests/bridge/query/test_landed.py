@@ -113,6 +113,14 @@ def test_part_seen_growing_and_finished_is_one_record_seen_twice(tmp_path, part)
     assert (story.records, story.repeats, len(story.sends[0].evidence[0].places)) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("charset", ["gbk", "utf-16"])
+def test_key_is_found_in_the_charset_of_the_bodies(tmp_path, charset):
+    (message,) = landed(pub(keys="订单-1"))
+    land(tmp_path, [replace(message, keys=None, body=message.body.decode().encode(charset))])
+    (story,) = search(FilesArchive([tmp_path]), Query(key="订单-1"), Reading(charset=charset), limit=1).stories
+    assert story.keys == ("订单-1",)
+
+
 ODD_LINES = [
     "no json",
     "[]",

@@ -113,6 +113,7 @@ def test_more_messages_than_are_examined_are_a_remark(monkeypatch):
 
 def test_very_many_texts_are_searched_by_reading_everything():
     assert needles_of(["a", "b"]) == [b"a", b"b"]
+    assert needles_of(["a"], "utf-16") == [b""]
     assert needles_of([str(number) for number in range(1_000)]) == [b""]
 
 
