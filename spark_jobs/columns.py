@@ -173,6 +173,13 @@ def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[
     return [rule(*row) for row in zip(*values, strict=True)], answer_of
 
 
+def mark(size: int, rows: Any) -> Mask:
+    """Return a mask of ``size`` rows that holds for these."""
+    found = np.zeros(size, bool)
+    found[rows] = True
+    return found
+
+
 def runs_of(values: Ints | Mask) -> Iterator[tuple[int, int]]:
     """Yield where each run of equal values begins and ends."""
     begins = np.flatnonzero(np.r_[True, values[1:] != values[:-1]][: len(values)])
@@ -213,9 +220,7 @@ _WIDEST_TABLE: Final = 1 << 23
 
 
 def _alphabet(characters: bytes) -> npt.NDArray[np.bool_]:
-    table = np.zeros(_BYTES, dtype=bool)
-    table[list(characters)] = True
-    return table
+    return mark(_BYTES, list(characters))
 
 
 DIGITS: Final = _alphabet(b"0123456789")
@@ -267,9 +272,7 @@ def has_repeats(owners: npt.NDArray[np.int64], keys: Column) -> bool:
     pairs = owners * width + np.asarray(coded.indices)
     if (cells := (int(owners[-1]) + 1) * width) > _WIDEST_TABLE:
         return len(np.unique(pairs)) < len(pairs)
-    seen = np.zeros(cells, dtype=bool)
-    seen[pairs] = True
-    return int(np.count_nonzero(seen)) < len(pairs)
+    return int(np.count_nonzero(mark(cells, pairs))) < len(pairs)
 
 
 def sliced(kind: Any, bounds: NDArray[np.int64], data: Any) -> Column:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import is_known, is_true
+from spark_jobs.columns import is_known, is_true, mark
 from spark_jobs.explain.keys import KeyedRows, Keys
 from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, greatest
 from spark_jobs.policy.profiles import BATCH_SENT, CALL_WITHOUT_REGION, NO_TRACE_CONTEXT, TRACE_OFF
@@ -210,8 +210,7 @@ class _Sieve:
         self._wanted = wanted
         bits = min(max(len(wanted) * 8, 1 << 10).bit_length(), 24)
         self._mask = np.uint64((1 << bits) - 1)
-        self._table = np.zeros(1 << bits, bool)
-        self._table[wanted & self._mask] = True
+        self._table = mark(1 << bits, wanted & self._mask)
 
     def find(self, keys: Keys) -> Ints:
         """Return the rows whose key is wanted."""

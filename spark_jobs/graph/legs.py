@@ -24,6 +24,7 @@ from spark_jobs.columns import (
     is_known,
     is_true,
     join_codes,
+    mark,
     take_rows,
 )
 from spark_jobs.judging.columns import NullableInts, either, equals, flatten_sides
@@ -380,9 +381,7 @@ class _Messages:
         self.is_rolled_back = self._any(equals(given.states, TransactionState.ROLLBACK_MESSAGE.value))
 
     def _any(self, holds: Mask) -> Mask:
-        found = np.zeros(self._given.messages, bool)
-        found[self._given.message[holds]] = True
-        return found
+        return mark(self._given.messages, self._given.message[holds])
 
     def _least(self, holds: Mask, of_end: Ints) -> Ints:
         """Return the least known place among the legs of each message; ``_LAST`` for none."""
@@ -398,8 +397,7 @@ def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:
     parts = ((given.message[rows], given.messages), (is_publish.astype(np.int64), 2))
     names = ((whose + 1, len(given.parties) + 1), (topic + 1, len(given.topics) + 1))
     examples, group = find_groups(join_codes(*parts, *names))
-    is_first = np.zeros(len(rows), bool)
-    is_first[examples] = True
+    is_first = mark(len(rows), examples)
     several = np.flatnonzero((np.bincount(group, minlength=len(examples)) > 1)[group])
     if len(several):
         chosen, groups = rows[several], group[several]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import as_path, make_directory, open_parquet
-from spark_jobs.columns import encode, hash_texts, is_true, mix, take_rows
+from spark_jobs.columns import encode, hash_texts, is_true, mark, mix, take_rows
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_any_of
 from spark_jobs.schemas import EVENT
@@ -84,8 +84,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         ids = flatten_sides(events.select(["side", "msg_id", "offset_msg_id"]))
         has_position_only = is_true(pc.equal(ids["msg_id"], ids["offset_msg_id"])) & equals(ids["side"], "otlp")
         by_position += int(has_position_only.sum())
-        own = np.zeros(len(events), bool)
-        own[rows[(rows >= before) & (rows < before + len(events))] - before] = True
+        own = mark(len(events), rows[(rows >= before) & (rows < before + len(events))] - before)
         paths = flatten_sides(events.select(["path"]).filter(pa.array(~own)))["path"]
         absent.extend(encode(paths).words)
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
@@ -172,9 +171,7 @@ class CarriedPositions:
 def drop_read_again(events: pa.Table, carried: CarriedPositions) -> pa.Table:
     """Return the fresh events without those that are carried over as well: each is judged once, as carried."""
     rows, _ = carried.match(events)
-    kept = np.ones(len(events), bool)
-    kept[rows] = False
-    return events.filter(pa.array(kept)) if len(rows) else events
+    return events.filter(pa.array(~mark(len(events), rows))) if len(rows) else events
 
 
 def _has_partner(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from bridge.storage import list_files, make_directory, open_parquet, read_row_groups, remove_tree
-from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes, pc
+from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes, mark, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.jobs.reading import open_events
 from spark_jobs.judging.columns import equals
@@ -238,9 +238,7 @@ def _find_pointers(columns: Mapping[str, Column], rows: Ints) -> tuple[Ints, Col
     at = _join(linked.field("trace_id"), linked.field("span_id"))
     codes = encode(at)
     first, _ = find_groups(join_codes((linking, max(len(rows), 1)), (codes.values, codes.room)))
-    has_links = np.zeros(len(rows), bool)
-    has_links[linking] = True
-    children = rows[~has_links]
+    children = rows[~mark(len(rows), linking)]
     children = children[is_known(columns["parent_span_id"])[children]]
     parents = _join(columns["trace_id"], columns["parent_span_id"]).take(as_rows(children))
     return np.concatenate([rows[linking[first]], children]), pa.concat_arrays([at.take(as_rows(first)), parents])

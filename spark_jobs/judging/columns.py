@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
-from spark_jobs.columns import encode, is_known, is_true, take_rows
+from spark_jobs.columns import encode, is_known, is_true, mark, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -147,10 +147,8 @@ def rank_words(words: Sequence[Any]) -> Ints:
 def least_per_group(groups: Ints, size: int, values: NullableInts) -> NullableInts:
     """Return the least known value of each of ``size`` groups; ``groups`` names the group of each value."""
     least = np.full(size, LATEST, np.int64)
-    found = np.zeros(size, bool)
     np.minimum.at(least, groups[values.known], values.values[values.known])
-    found[groups[values.known]] = True
-    return NullableInts(least, found)
+    return NullableInts(least, mark(size, groups[values.known]))
 
 
 def least_text_per_group(groups: Ints, size: int, texts: Column) -> Column:

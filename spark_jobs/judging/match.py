@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import as_rows, encode, find_groups, join_codes, take_rows
+from spark_jobs.columns import as_rows, encode, find_groups, join_codes, mark, take_rows
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
@@ -265,9 +265,7 @@ def _choose(natives: Ints, spans: Ints, events: int) -> Ints:
         np.minimum.at(best_of_span, spans[left], left)
         is_best = (best_of_native[natives[left]] == left) & (best_of_span[spans[left]] == left)
         made.append(left[is_best])
-        used = np.zeros(events, bool)
-        used[natives[made[-1]]] = True
-        used[spans[made[-1]]] = True
+        used = mark(events, natives[made[-1]]) | mark(events, spans[made[-1]])
         left = left[~(used[natives[left]] | used[spans[left]])]
     return np.concatenate(made) if made else np.empty(0, np.int64)
 
@@ -308,17 +306,11 @@ def describe_messages(given: Input, keys: Merged) -> Messages:
     return Messages(
         sent=least_per_group(sends.message, given.messages, starts),
         sent_end=least_per_group(sends.message, given.messages, ends),
-        sent_in_batch=_mark(given, sends.message[_is_of_batch(given, sends)]),
+        sent_in_batch=mark(given.messages, sends.message[_is_of_batch(given, sends)]),
         topic=least_text_per_group(sends.message, given.messages, _column(given, sends, "topic")),
-        native_damaged=_mark(given, given.message_of[mentioned & given.is_native]),
-        otlp_damaged=_mark(given, given.message_of[mentioned & ~given.is_native]),
+        native_damaged=mark(given.messages, given.message_of[mentioned & given.is_native]),
+        otlp_damaged=mark(given.messages, given.message_of[mentioned & ~given.is_native]),
     )
-
-
-def _mark(given: Input, messages: Ints) -> Mask:
-    found = np.zeros(given.messages, bool)
-    found[messages] = True
-    return found
 
 
 def _is_of_batch(given: Input, sends: Merged) -> Mask:

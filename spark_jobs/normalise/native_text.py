@@ -27,7 +27,7 @@ from otel_mqtrace.wire.native.layout import (
     FieldKind,
     form_for,
 )
-from spark_jobs.columns import binary_bytes, is_known, is_true, sliced, take_rows
+from spark_jobs.columns import binary_bytes, is_known, is_true, mark, sliced, take_rows
 from spark_jobs.normalise.values import hashed
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def read_text(data: bytes, bounds: NDArray[np.int64], *, msg_type_map: str) -> T
         columns[name], is_other = _values(texts, FIELDS[name], msg_type_map)
         is_odd |= is_other
     body = np.searchsorted(bounds, pieces.ends, side="right") - 1
-    is_odd_body = np.zeros(len(bounds) - 1, bool)
-    is_odd_body[body[is_odd]] = True
+    is_odd_body = mark(len(bounds) - 1, body[is_odd])
     columns["type"] = take_rows(pa.array(_TYPE_NAMES), types)
     columns["record_index"] = pa.array(np.arange(len(body)) - np.searchsorted(body, body), pa.int32())
     columns["call_size"] = pa.array(_call_sizes(columns["request_id"], types, body), pa.int32())
