@@ -156,6 +156,8 @@ def expand_files(path: str) -> tuple[list[AnyPath], bool]:
     refuse_device(path)
     if is_pipe(path):
         raise UsageError(f"{path} is a pipe, which can be read only once: write it to a file and name that")
+    if _is_output(as_path(path)):
+        raise UsageError(f"{path} is the file of standard output, and would grow without end: write to another file")
     try:
         return _expand(path)
     except OSError as error:
@@ -168,6 +170,13 @@ def is_pipe(path: str | AnyPath) -> bool:
     place = as_path(path)
     with suppress(OSError):  # such as a name that is too long
         return isinstance(place, Path) and place.is_fifo()
+    return False
+
+
+def _is_output(path: AnyPath) -> bool:
+    """Return whether standard output goes to this file; a command that reads it would not end."""
+    with suppress(OSError):
+        return isinstance(path, Path) and path.is_file() and os.path.samestat(path.stat(), os.fstat(1))
     return False
 
 
@@ -197,7 +206,8 @@ def _expand(path: str) -> tuple[list[AnyPath], bool]:
 def _files_of(match: AnyPath) -> list[AnyPath]:
     if match.is_dir():
         return data_files(match)
-    return [match.resolve()] if match.is_file() else []  # to open a pipe would wait for its writer
+    # to open a pipe would wait for its writer
+    return [match.resolve()] if match.is_file() and not _is_output(match) else []
 
 
 def match_paths(pattern: AnyPath) -> list[AnyPath]:
@@ -228,13 +238,14 @@ def reads_tree(path: str) -> bool:
 
 
 def data_files(directory: AnyPath) -> list[AnyPath]:
-    """Return every file below a directory except hidden ones, half-written ones and manifests.
+    """Return every file below a directory except hidden and half-written ones, manifests, and standard output.
 
     Raises:
         OSError: the directory, or one below it, cannot be listed.
     """
     found = walk(directory, skipped=_HIDDEN)
-    return sorted(file.resolve() for file in found if file.is_file() and not _ignored(file.relative_to(directory)))
+    kept = (file for file in found if file.is_file() and not _ignored(file.relative_to(directory)))
+    return sorted(file.resolve() for file in kept if not _is_output(file))
 
 
 def orphaned_parts(path: str) -> Iterator[AnyPath]:

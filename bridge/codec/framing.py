@@ -19,7 +19,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.storage import naming_damage, refuse_compressed
+from bridge.storage import naming_damage, open_parquet, refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
@@ -126,11 +126,13 @@ def detect(stream: io.BufferedReader) -> Framing:
 
 
 def may_hold_bodies(path: AnyPath) -> bool:
-    """Return whether a file of a directory or glob holds bodies; JSON without ``body_base64`` does not."""
+    """Return whether a file of a directory or glob holds bodies; JSON and Parquet of other content do not."""
     try:
         with path.open("rb") as stream:
             start = stream.read(_START_BYTES)
-    except OSError:  # its reader reports it
+        if start.startswith(_PARQUET_MAGIC):
+            return _BODY in open_parquet(path).schema_arrow.names
+    except (OSError, ValueError, ImportError):  # its reader reports it
         return True
     return not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
 

@@ -170,6 +170,19 @@ def test_option_with_a_file_without_an_end_is_one_line(mqtrace, tmp_path, option
     assert mqtrace.refuses("reconcile", *sources, option, "/dev/zero") == f"mqtrace: error: {problem}\n"
 
 
+@pytest.mark.parametrize("source", [".", "*", "out.jsonl"])
+def test_file_of_standard_output_is_not_read(tmp_path, source):
+    (tmp_path / "body").write_bytes(PUB)
+    command = [*MQTRACE, "decode", source]
+    with (tmp_path / "out.jsonl").open("wb") as out:
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    is_refused = "out.jsonl is the file of standard output" in done.stderr
+    lines = (tmp_path / "out.jsonl").read_bytes().count(b"\n")
+    assert (done.returncode, is_refused, lines) == ((2, True, 0) if source == "out.jsonl" else (0, False, 1))
+
+
 @pytest.mark.parametrize(("command", "end"), [("decode", 0), ("dialects", 0), ("encode", 1)])
 def test_pipe_is_read_where_one_pass_is_enough(mqtrace, tmp_path, command, end):
     pipe = tmp_path / "pipe"
@@ -399,6 +412,7 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     (tmp_path / "native" / "_manifest.jsonl").write_text('{"file": "part-0.jsonl"}\n', encoding="utf-8")
     (tmp_path / "traces.jsonl").write_text('{"resourceSpans": []}\n', encoding="utf-8")
     (tmp_path / "result.json").write_text("{}", encoding="utf-8")
+    pq.write_table(pa.table({"msg_id": ["A"]}), tmp_path / "verdicts.parquet")
     code, out, err = mqtrace("decode", tmp_path)
     assert (code, err) == (0, "")
     assert [item["trace_type"] for item in objects(out)] == ["Pub"]
