@@ -4,6 +4,7 @@
 and ``… local TABLES OUT`` start there: they judge, write the verdicts and every report, and print one JSON object.
 """
 
+import gc
 import json
 import sys
 from contextlib import nullcontext
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bridge.otlp.detect import Side
+from otel_mqtrace._program import YOUNG_OBJECTS
+from spark_jobs.exchange.engine import leave_pandas_out
 from spark_jobs.exchange.local import LocalEngine
+from spark_jobs.exchange.workers import started_early
 from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress
 from spark_jobs.jobs.reading import EventSide, ReadOptions, read_sides
@@ -43,10 +47,13 @@ def _prepare(day: Path, tables: Path) -> dict[str, Any]:
 
 
 def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
+    if engine == "local":
+        leave_pandas_out()  # as the command does, and its other process imports beside it
     options = _options(Path((tables / "day").read_text(encoding="utf-8")), out, engine)
     chosen = check_options(options)
     opener = partial(open_engine, chosen.engine, options, progress=no_progress)
-    with open_workspace(out, options.history, opener) as place:
+    early = (*options.native, *options.otlp) if engine == "local" else ()
+    with started_early(early, "spark_jobs.jobs.batch"), open_workspace(out, options.history, opener) as place:
         sides = (_side(tables, "native"), _side(tables, "otlp"))
         result = reconcile(place, sides, chosen.policy, most_samples=options.samples, progress=no_progress)
         page = PageOptions(samples=options.samples)
@@ -65,5 +72,6 @@ def _side(tables: Path, name: str) -> EventSide:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(YOUNG_OBJECTS)  # as the program mqtrace does
     doors = {"prepare": _prepare, **{name: partial(_reconcile, name) for name in ("spark", "local")}}
     raise SystemExit(acted(doors, *sys.argv[1:]))

@@ -18,7 +18,7 @@ from tests.proofs.bench.rivals import MASTER, MEMORY
 from tests.proofs.bench.rows import Effort, Row, Target, compare, run_in_turns
 from tests.support.source_tree import ROOT
 
-_RUN = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
+_RUN = "import sys; from otel_mqtrace._program import start; sys.exit(start())"  # what the program mqtrace runs
 _SPARK, _DUCK = "datacompy on Spark", "duckdb, full outer join"
 _FAST = {
     "from raw files, Spark": Target("≥", 1.5),
