@@ -120,7 +120,7 @@ class _Text:
         return taken
 
 
-NOT_TRACES: Final = "damaged or not OTLP traces"
+NOT_TRACES: Final = "not OTLP traces"
 
 _LENGTH_BYTES: Final = 4
 _FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited

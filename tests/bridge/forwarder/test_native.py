@@ -161,7 +161,7 @@ def test_bad_line_at_the_beginning_of_a_growing_file_is_counted_once(source, tmp
         with (source / "otlp.jsonl").open("ab") as file:
             file.write(lines[1])
         assert [message.offset for message in _drained(reader)] == [2]
-        assert (reader.bad_bodies, reader.first_bad) == (1, "otlp.jsonl:1: damaged or not OTLP traces")
+        assert (reader.bad_bodies, reader.first_bad) == (1, "otlp.jsonl:1: not OTLP traces")
 
 
 def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):

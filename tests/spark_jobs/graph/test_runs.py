@@ -79,7 +79,7 @@ def test_graph_of_an_empty_file_is_drawn_with_a_warning(tmp_path, capsys):
 def test_malformed_and_cut_off_lines_are_counted_as_not_drawn(tmp_path, capsys):
     (tmp_path / "spans.jsonl").write_text(f"{world()}\n{{\n{world()}\n{world()[:-9]}")
     assert main(["graph", "--otlp", str(tmp_path / "spans.jsonl"), "--out", str(tmp_path / "out")]) == 0
-    lost = f"1 malformed record and 1 cut-off tail; first: {tmp_path}/spans.jsonl:3: damaged or not OTLP traces"
+    lost = f"1 malformed record and 1 cut-off tail; first: {tmp_path}/spans.jsonl:3: not OTLP traces"
     assert capsys.readouterr().err == f"mqtrace: warning: not drawn: {lost}; mqtrace inspect names them\n"
 
 

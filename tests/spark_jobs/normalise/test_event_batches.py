@@ -330,6 +330,6 @@ def test_foreign_line_is_bad_unless_it_is_of_another_signal(tmp_path):
     assert side.records_read + side.exploded == len(rows_in(side.files))
     assert [row["tags"] for row in events_of(side)] == ["a\u2028b\x85c"]
     assert sorted((row["line"], row["field"], row["reason"]) for row in malformed_of(side)) == [
-        (5, None, "damaged or not OTLP traces"),
+        (5, None, "not OTLP traces"),
         (6, "start_ns", "not a number"),
     ]
