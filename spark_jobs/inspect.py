@@ -380,7 +380,8 @@ def _names(found: set[str]) -> str:
 
 def _bad(piece: BadPiece) -> str:
     text = f": {piece.text!r}" if piece.text or piece.field else ""  # a field may be empty
-    return f"{_place(piece)}: {piece.reason}{text}"
+    reason = f"damaged, or {NOT_TRACES}" if piece.reason == NOT_TRACES else piece.reason
+    return f"{_place(piece)}: {reason}{text}"
 
 
 def _place(piece: BadPiece) -> str:

@@ -84,6 +84,12 @@ def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
     assert (report["malformed"], report["truncated_tail"], report["bad"][0]["line"]) == (1, True, 3)
 
 
+def test_damaged_line_of_spans_is_said_to_be_damaged(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"resourceSpans": []}\n{"resourceSpans": [}\n', encoding="utf-8")
+    assert inspect.run([str(tmp_path / "a.jsonl")]) == 1
+    assert "a.jsonl:2: damaged, or not OTLP traces: " in capsys.readouterr().out
+
+
 def test_wrong_inputs_are_refused(tmp_path):
     (tmp_path / "x").write_text("hello", encoding="utf-8")
     with pytest.raises(UsageError, match="no such file"):
