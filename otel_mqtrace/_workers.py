@@ -9,7 +9,6 @@ import threading
 import weakref
 from contextlib import suppress
 from importlib import import_module
-from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_mqtrace._errors import SubinterpreterError, is_from_signal_handler
@@ -88,13 +87,26 @@ def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
 # -- threads ----------------------------------------------------------------------------------------------------
 def has_greenlets() -> bool:
     """Return whether gevent has made greenlets of this process's threads."""
-    return not isinstance(_thread.start_new_thread, BuiltinFunctionType)
+    monkey: Any = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
 def call_blocking(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function of C code that blocks its thread; under gevent in a real one, or every greenlet would wait."""
-    gevent: Any = sys.modules.get("gevent") if has_greenlets() else None
-    return function(*args) if gevent is None else gevent.get_hub().threadpool.apply(function, args)
+    if not has_greenlets():
+        return function(*args)
+    gevent: Any = sys.modules["gevent"]
+    result, error = gevent.get_hub().threadpool.apply(_call, (function, args))
+    if error is not None:
+        raise error
+    return result
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+    try:
+        return function(*args), None
+    except BaseException as error:  # noqa: BLE001 - gevent's threads print what is raised there
+        return None, error
 
 
 class ProcessLock:

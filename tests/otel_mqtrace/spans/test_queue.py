@@ -530,6 +530,31 @@ def test_worker_whose_start_is_interrupted_runs_once(monkeypatch, begins):
     assert runs.qsize() == (not begins)
 
 
+def test_failure_of_a_blocking_call_under_gevent_is_raised_and_not_printed(run_code):
+    """Gevent's thread pool prints a traceback of what a call raises, such as that of a broker that is away."""
+    program = """
+        from gevent import monkey; monkey.patch_all()
+        from otel_mqtrace._workers import call_blocking
+        try:
+            call_blocking(divmod, 1, 0)
+        except ZeroDivisionError as error:
+            print(error)
+        """
+    assert run_code(program) == "integer division or modulo by zero\n"
+
+
+def test_blocking_call_stays_in_its_thread_where_gevent_patched_nothing(run_code):
+    """A debugger replaces the function that starts threads, too."""
+    run_code(
+        """
+        import _thread, functools, gevent.monkey
+        _thread.start_new_thread = functools.partial(_thread.start_new_thread)
+        from otel_mqtrace._workers import call_blocking
+        assert call_blocking(_thread.get_ident) == _thread.get_ident()
+        """
+    )
+
+
 def test_subinterpreter_is_refused_with_the_fix(capfd):
     """Its threads are refused, or crash it at its end; mod_wsgi makes one for each application unless told otherwise."""
     interpreters = pytest.importorskip("_xxsubinterpreters", reason="this Python has another door to subinterpreters")
