@@ -202,16 +202,15 @@ class _Files:
     """The files of a bucket: each is there once ``stack`` has been left, and none where it has no rows."""
 
     def __init__(self, how: BucketPlan, bucket: int, stack: ExitStack) -> None:
-        def opened(directory: str, name: str, *, is_kept: bool = False) -> Callable[[pa.Table], None]:
-            path = str(as_path(directory) / name)
-            return stack.enter_context(open_rows(path, _repeated_columns, is_kept=is_kept))
+        def opened(directory: str, name: str) -> Callable[[pa.Table], None]:
+            return stack.enter_context(open_rows(str(as_path(directory) / name), _repeated_columns))
 
         name = f"part-{bucket:05d}.parquet"
         self._keeps_open = how.history.events is not None
         self._residue_rows = 0
-        self._write_settled = opened(how.settled, name, is_kept=True)
+        self._write_settled = opened(how.settled, name)
         self._write_residue = opened(how.residue, name)
-        self._write_left = opened(how.history.events or how.residue, name, is_kept=True)
+        self._write_left = opened(how.history.events or how.residue, name)
         self._write_candidates = opened(how.residue, f"{CANDIDATES}{name}")
 
     def write(self, judged: JudgedSlice, verdicts: pa.Table) -> pa.Table:

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 _GROUP_ROWS: Final = 32_768
 _GROUP_BYTES: Final = 32 << 20
 """As many rows, or bytes, are held before they are written together."""
-_LARGE_BYTES: Final = 2 << 20
-"""A file that begins with as many bytes of rows, about 5,000, is compressed by zstd."""
 
 
 def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide | None = None) -> EventSide:
@@ -77,14 +75,10 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
 
 
 @contextmanager
-def open_rows(
-    path: str, dictionaries: Callable[[pa.Schema], list[str]], *, is_kept: bool = False
-) -> Iterator[Callable[[pa.Table], None]]:
+def open_rows(path: str, dictionaries: Callable[[pa.Schema], list[str]]) -> Iterator[Callable[[pa.Table], None]]:
     """Give a function that adds a row group to a parquet file, which is there once the block ends, if it has any.
 
-    ``dictionaries`` returns the columns that are worth one; ``is_kept`` says that the file outlives the run. Such a
-    file and a large one are compressed by zstd, others by snappy. Of 10,000 rows zstd makes half the bytes of snappy,
-    of 50 as many; and it takes 3 ms longer to write and read a file, as it sets up a context for every column.
+    ``dictionaries`` returns the columns that are worth one.
     """
     from pyarrow import parquet  # noqa: PLC0415  (only where something is written)
 
@@ -96,10 +90,9 @@ def open_rows(
             if writer is None and len(rows):
                 unready = stack.enter_context(committed(path))
                 worth: Any = dictionaries(rows.schema)
-                codec: Any = "zstd" if is_kept or rows.nbytes >= _LARGE_BYTES else "snappy"
                 writer = stack.enter_context(
                     parquet.ParquetWriter(
-                        unready, rows.schema, compression=codec, write_statistics=False, use_dictionary=worth
+                        unready, rows.schema, compression="zstd", write_statistics=False, use_dictionary=worth
                     )
                 )
             if len(rows):

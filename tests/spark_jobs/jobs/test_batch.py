@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -188,14 +187,6 @@ def test_run_into_a_store_gives_the_same_rows_twice(app, tmp_path, monkeypatch):
         run(options("app-4.9.8-dup", as_path("hdfs://namenode/of/us"), "rocketmq-4.9.8"))
         assert len(read_verdicts(tmp_path / "of" / "us")) == len(read_verdicts(app[1]))
         assert {path.name for path in (tmp_path / "of" / "us").iterdir()} == {VERDICTS}
-
-
-def test_verdicts_and_history_are_compressed_by_zstd(tmp_path):
-    run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", history=tmp_path / "history", grace_ms=60_000))
-    files = {kind: [*(tmp_path / kind).rglob("*.parquet")] for kind in (VERDICTS, "history")}
-    assert all(files.values())
-    groups = [parquet.read_metadata(path).row_group(0) for path in chain(*files.values())]
-    assert {group.column(0).compression for group in groups} == {"ZSTD"}
 
 
 def test_run_whose_report_cannot_be_written_is_not_in_the_history(tmp_path):

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from bridge.otlp.detect import Side
 from spark_jobs.jobs import reading
-from spark_jobs.jobs.reading import EventSide, open_rows, read_side, write_events
+from spark_jobs.jobs.reading import EventSide, read_side, write_events
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources import splits
@@ -50,16 +50,6 @@ def test_counts_of_both_sides_balance_and_name_the_end_of_the_data(tmp_path):
         assert side.last_event_ms == max(times)
     assert native.trace_topics
     assert (spans.trace_topics, spans.sources, spans.layouts) == ((), (str(SPANS),), ("json-lines",))
-
-
-@pytest.mark.parametrize(
-    ("size", "is_kept", "codec"), [(10, False, "SNAPPY"), (2 << 20, False, "ZSTD"), (10, True, "ZSTD")]
-)
-def test_large_files_and_those_that_outlive_the_run_are_compressed_by_zstd(tmp_path, size, is_kept, codec):
-    path = str(tmp_path / "rows.parquet")
-    with open_rows(path, lambda _: [], is_kept=is_kept) as write:
-        write(pa.table({"body": ["x" * size]}))
-    assert parquet.read_metadata(path).row_group(0).column(0).compression == codec
 
 
 @pytest.mark.parametrize(("read", "source"), [(native_side, NATIVE), (otlp_side, SPANS)])
