@@ -171,7 +171,8 @@ def confirm_several_groups(residue: Mapping[str, Column], is_unrecorded: Mask) -
     """Return which of the unrecorded deliveries have a message that other groups did not record either."""
     deliveries = pa.table({name: residue[name] for name in ("msg_id", "group")})
     is_chosen = is_unrecorded & is_known(residue["msg_id"]) & is_known(residue["group"])
-    counted = deliveries.filter(pa.array(is_chosen)).group_by("msg_id").aggregate([("group", "count_distinct")])
+    messages = deliveries.filter(pa.array(is_chosen)).group_by("msg_id", use_threads=False)
+    counted = messages.aggregate([("group", "count_distinct")])
     several = counted.filter(pc.greater(counted["group_count_distinct"], pa.scalar(1)))["msg_id"]
     return is_chosen & is_true(pc.is_in(residue["msg_id"], several.combine_chunks()))
 
