@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 active: Final = ActiveTracing()
-CLIENT: Final = "confluent_kafka"
-"""The client's package."""
 _DEFAULT_CLIENT_ID: Final = "rdkafka"
 """librdkafka's own default of ``client.id``."""
 
@@ -57,6 +55,11 @@ class ConfiguredState(ClientState):
         return cls(None)  # type: ignore[call-arg]  # as its base
 
 
+def is_client_code(function: Callable[..., Any]) -> bool:
+    """Return whether ``function`` is of the client's package, whose C code names no module."""
+    return str(getattr(function, "__module__", "confluent_kafka")).partition(".")[0] == "confluent_kafka"
+
+
 def traced_constructor(place: str, make: Callable[[dict[str, Any]], Any]) -> Wrapper:
     """Return the wrapper of a client's ``__init__``: ``make`` makes its state; ``place`` names it in failures."""
 
@@ -66,7 +69,7 @@ def traced_constructor(place: str, make: Callable[[dict[str, Any]], Any]) -> Wra
             attach_state(client, make(configuration_of(args, kwargs)))
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        takes_configuration = str(getattr(original, "__module__", CLIENT)).startswith(CLIENT)
+        takes_configuration = is_client_code(original)
 
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method

@@ -16,12 +16,12 @@ from opentelemetry import context
 from otel_mqtrace._errors import is_from_signal_handler
 from otel_mqtrace.clients.confluent_kafka.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.client import (
-    CLIENT,
     PRODUCE_ORDER,
     active,
     as_given,
     default_of,
     describe_failure,
+    is_client_code,
     is_too_large,
     parameter_order,
     replace_arguments,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.confluent_kafka.sending import Callback
     from otel_mqtrace.clients.patching import Observe, Wrappers
+    from otel_mqtrace.clients.state import Arguments
     from otel_mqtrace.hooks.send import SendHook
     from otel_mqtrace.records.sent import Sent
 
@@ -114,7 +115,7 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     if order is None:
         return None
     is_c_code = isinstance(original, MethodDescriptorType)
-    is_own = is_c_code or original.__module__.startswith(CLIENT)  # an application's own may not stand a second call
+    may_repeat = is_client_code(original)  # an application's own may not stand a second call
     send = original if is_c_code else _outer(original, order)
     default_topic = None if is_c_code else default_of(original, "topic")
 
@@ -126,23 +127,31 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
         if prepared is None:
             return original(self, *args, **kwargs)
         sending, changed_args, changed_kwargs = prepared
-        headers = {**dict(zip(order, args)), **kwargs}.get("headers") if is_own else _MISSING  # noqa: B905 - as above
-
-        def send_without_ours() -> Any:
-            own_args, own_kwargs = replace_arguments(order, changed_args, changed_kwargs, {"headers": headers})
-            return send(self, *own_args, **own_kwargs)
-
-        def send_ours() -> Any:
-            return send(self, *changed_args, **changed_kwargs)
-
-        return _send(send_ours, sending, headers, send_without_ours, is_c_code=is_c_code)
+        try:
+            result = send(self, *changed_args, **changed_kwargs)
+        except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
+            headers = _own_headers(order, (args, kwargs), (changed_args, changed_kwargs)) if may_repeat else _MISSING
+            if not _note_raised(sending, headers, is_c_code=is_c_code):
+                raise
+        else:
+            if sending is not None:
+                sending.returned()
+            return result
+        own_args, own_kwargs = replace_arguments(order, changed_args, changed_kwargs, {"headers": headers})
+        return _send_again(partial(send, self, *own_args, **own_kwargs), sending, is_c_code=is_c_code)
 
     if not (is_c_code and order is PRODUCE_ORDER):
         return produce_with_span
     return _recorded_produce(original, produce_with_span)
 
 
-def _note_raised(sending: Sending | None, headers: Any, *, is_c_code: bool = True) -> bool:
+def _own_headers(order: tuple[str, ...], given: Arguments, changed: Arguments) -> Any:
+    """Return the caller's headers; ``_MISSING`` where they were sent as they are."""
+    own, sent = ({**dict(zip(order, args)), **kwargs}.get("headers") for args, kwargs in (given, changed))  # noqa: B905 - as above
+    return _MISSING if own is sent else own
+
+
+def _note_raised(sending: Sending | None, headers: Any, *, is_c_code: bool) -> bool:
     """Note that ``produce`` raised; return whether the caller's ``headers`` alone may be what the client takes.
 
     ``_MISSING``: the message is not sent again.
@@ -159,25 +168,16 @@ def _note_raised(sending: Sending | None, headers: Any, *, is_c_code: bool = Tru
     return may_drop
 
 
-def _send(
-    call: Callable[[], Any],
-    sending: Sending | None,
-    headers: Any = _MISSING,
-    without_ours: Any = None,
-    *,
-    is_c_code: bool = True,
-) -> Any:
-    """Send by ``call`` and, where our headers alone make the message too large, by ``without_ours``."""
+def _send_again(call: Callable[[], Any], sending: Sending | None, *, is_c_code: bool = True) -> Any:
+    """Send without our headers."""
     try:
         result = call()
-    except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
-        if not _note_raised(sending, headers, is_c_code=is_c_code):
-            raise
-    else:
-        if sending is not None:
-            sending.returned()
-        return result
-    return _send(without_ours, sending, is_c_code=is_c_code)
+    except:  # a KafkaError can be raised, but is not a BaseException
+        _note_raised(sending, _MISSING, is_c_code=is_c_code)
+        raise
+    if sending is not None:
+        sending.returned()
+    return result
 
 
 def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one call
@@ -234,10 +234,10 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
             sending = None if sent is None or is_from_signal_handler() else reopen_sending(state, hook, sent, user)
-            if not _note_raised(sending, headers):
+            if not _note_raised(sending, headers, is_c_code=True):
                 raise
         call = partial(original, self, topic, value, key, partition, sending or report, None, timestamp, headers)
-        return _send(call, sending)
+        return _send_again(call, sending)
 
     return produce
 
@@ -254,10 +254,9 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
     state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None, error: Any, message: Any
 ) -> None:
     """Take a delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
-    is_open, sending = False, None
+    sending = None
     try:
-        is_open = state.in_flight.pop(id(sent), None) is not None
-        if is_open:
+        if state.in_flight.pop(id(sent), None) is not None:  # it was not abandoned
             partition, offset = message.partition(), message.offset()
             if error is None and partition is not None and offset is not None:
                 hook.end_record(sent, partition, offset)
@@ -267,10 +266,8 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
         note_failure("Delivery.settle")
     if sending is not None:
         sending(error, message)
-    elif user is not None and is_open:
-        run_in_context(sent.current_ctx, user, error, message)
-    elif user is not None:  # abandoned: at exit, Python may have emptied our modules
-        user(error, message)
+    elif user is not None:
+        state.sending.call_user(sent.current_ctx, user, error, message)
 
 
 def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:

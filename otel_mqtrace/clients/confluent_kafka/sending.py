@@ -92,7 +92,7 @@ class Sending:
     """
 
     __slots__ = ("_hook", "_state", "awaited", "call", "user")
-    _call_user = staticmethod(run_in_context)  # at exit, this module has lost the name
+    call_user = staticmethod(run_in_context)  # at exit, Python empties our modules, but not our classes
 
     def __init__(self, state: ProducerState, hook: SendHook, call: SendCall, user: Callback | None) -> None:
         self._state = state
@@ -110,7 +110,7 @@ class Sending:
                 self._settle(error, message)
         except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
             note_failure("Delivery.settle")
-        self._call_user(call.current_ctx, self.user, error, message)
+        self.call_user(call.current_ctx, self.user, error, message)
 
     def _settle(self, error: Any, message: Any) -> None:
         value = message.value()

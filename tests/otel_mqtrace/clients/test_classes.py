@@ -9,7 +9,7 @@ import pickle
 
 import confluent_kafka
 import pytest
-from confluent_kafka import cimpl
+from confluent_kafka import KafkaException, cimpl
 from typing_extensions import Protocol
 
 from otel_mqtrace.clients.confluent_kafka import find_foreign_class
@@ -204,6 +204,24 @@ def test_produce_without_room_for_headers_sends_its_own_message_and_is_reported(
     assert (message.value(), message.headers()) == (b"x" if args else b'{"value": "x"}', None)
     spans.assert_empty()
     assert f"{__name__}.{make_producer.__name__}.produce" in MqTraceInstrumentor().patches.untraceable
+
+
+@pytest.mark.parametrize("module", ["shop", "confluent_kafka_helpers.producer"])
+def test_own_produce_is_called_once_for_a_message_too_large(producer_of, short_lived, spans, topic, module):
+    """Unlike the client's: it may have an effect of its own."""
+    sizes = []
+
+    def produce(self, topic, value=None, headers=None, on_delivery=None):
+        sizes.append(len(value))
+        cimpl.Producer.produce(self, topic, value, headers=headers, on_delivery=on_delivery)
+
+    produce.__module__ = module
+    make_producer = short_lived("Own", cimpl.Producer, produce=produce)
+    producer = producer_of(make_producer=make_producer, message_max_bytes=10_000)
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        producer.produce(topic, b"x" * 9_900)
+    assert sizes == [9_900]
+    assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
 
 class Sends(cimpl.Producer):

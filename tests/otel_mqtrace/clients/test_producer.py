@@ -165,6 +165,16 @@ def test_serialised_message_too_large_with_our_headers_alone_goes_without_them(
     assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
 
+def test_message_too_large_without_headers_of_ours_is_serialised_once(producer_of, spans, topic):
+    sizes = []
+    conf = {"message_max_bytes": 10_000, "value_serializer": lambda value, _: sizes.append(len(value)) or value}
+    producer = producer_of({"propagation": False}, make_producer=SerializingProducer, **conf)
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        producer.produce(topic, value=b"x" * 20_000, headers=[("kind", b"order")])
+    assert sizes == [20_000]
+    assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
+
+
 def test_message_of_a_batch_too_large_with_our_headers_alone_goes_without_them(producer_of, spans, topic, stored):
     producer = producer_of(_under("send_each"), message_max_bytes=10_000)
     messages = [{"value": b"x" * 9_900}, {"value": b"x" * 20_000}]
@@ -365,12 +375,19 @@ class TestLeaving:
 
     def test_message_in_flight_at_uninstrument_ends_there_and_its_callback_is_called(self, producer, spans, topic):
         called = []
+        sent_from = context.attach(baggage.set_baggage("order", "1"))
         for headers in (None, [("DELAY", b"1")]):  # a record, a span
-            producer.produce(topic, b"x", headers=headers, on_delivery=lambda error, _: called.append(error))
+            producer.produce(
+                topic,
+                b"x",
+                headers=headers,
+                on_delivery=lambda error, _: called.append((error, baggage.get_baggage("order"))),
+            )
+        context.detach(sent_from)
         MqTraceInstrumentor().uninstrument()
         outcomes = [span.attributes["mqtrace.send_outcome"] for span in spans.take_all(f"send {topic}")]
         producer.flush(10)
-        assert (outcomes, called) == (["not_awaited"] * 2, [None, None])
+        assert (outcomes, called) == (["not_awaited"] * 2, [(None, "1")] * 2)
 
 
 def test_correlated_message_of_a_batch_has_its_offset_as_id(producer_of, spans, topic, tracer, stored):
