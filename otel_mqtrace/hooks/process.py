@@ -56,10 +56,11 @@ _open: Final[dict[int, tuple[MessageSource, Owner]]] = {}
 
 def end_blocks(source: MessageSource | None = None) -> None:
     """Defer the end of the open blocks of ``source``, of all without one: their outcome is unknown."""
-    for key in list(_open):
-        found = _open.get(key)
-        if found is not None and (source is None or source is found[0]) and _open.pop(key, None) is not None:
-            found[1].finish(ContextCode.RETURNNULL, None, later=True)
+    for key, (owned_by, _) in list(_open.items()):
+        if source is None or source is owned_by:
+            found = _open.pop(key, None)  # another thread may have left the block
+            if found is not None:
+                found[1].finish(ContextCode.RETURNNULL, None, later=True)
 
 
 ends_at_exit.append(end_blocks)
