@@ -7,6 +7,7 @@ modification time.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import logging
 import os
@@ -28,15 +29,10 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - not on this platform
-    fcntl = None  # type: ignore[assignment]
 
 _logger = logging.getLogger(__name__)
 _SUFFIX: Final = ".mqspool"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
-HAS_LOCKS: Final = fcntl is not None
 # state (0 waits, 1 is delivered) · contexts · bytes of keys · bytes of value · CRC-32 of both; then keys and value
 _FRAME: Final = struct.Struct(">BIIII")
 _DELIVERED: Final = b"\x01"
@@ -187,12 +183,10 @@ class Spool:
     Any thread may use it, one at a time. Disk errors are logged once; ``corrupt_bytes`` counts lost bytes.
 
     Raises:
-        UsageError: the directory cannot be written, or this platform has no file locks.
+        UsageError: the directory cannot be written.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, max_bytes: int, clock: Clock | None = None) -> None:
-        if not HAS_LOCKS:
-            raise UsageError("a spool needs POSIX file locks, which this platform lacks: unset MQTRACE_SPOOL_DIR")
         self._directory = Path(directory).absolute()  # the application may change its working directory
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
