@@ -314,7 +314,7 @@ def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _reach(server: str, url: str, *addresses: str) -> None:
-    """Connect to one of the addresses once: Spark's own clients try for minutes, and some are deaf to an interrupt."""
+    """Connect to one of the addresses once: Spark's own clients try for minutes, and some ignore an interrupt."""
     for address in addresses:
         place = urlsplit(address)
         try:

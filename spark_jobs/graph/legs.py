@@ -238,7 +238,7 @@ COUNTS: Final = (
 """What is counted on every edge; all of it adds up over edges."""
 
 MEMBER: Final = ("kind", "party", "topic", "service", "group", "namespace")
-"""Who and what the ends of an edge stand for; the edge is told by the first three."""
+"""Who and what the ends of an edge stand for; the first three identify the edge."""
 _REPLY_TOPIC: Final = "_REPLY_TOPIC"  # RocketMQ appends it to the cluster's name
 _PUBLISH, _CONSUME = Kind.PUBLISH.value, Kind.CONSUME.value
 _WORDS: Final = ("kind", "via", "namespace", "bare_topic", "group", "service")

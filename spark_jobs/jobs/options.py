@@ -150,8 +150,8 @@ def check_places(options: ReconcileOptions, names: Iterable[str]) -> None:
     verdicts by their suffix; an empty file may be replaced, too.
 
     Raises:
-        UsageError: ``out`` or the history is a landing, or lies among its parts; ``out`` has such a file of others, or
-            the history is among the verdicts.
+        UsageError: ``out`` or the history is a landing, or lies among its parts; a file of ``names`` is not of an
+            earlier run; or the history is among the verdicts.
     """
     out, history = options.out, options.history
     for option, place in {"--out": out, "--history": history}.items():

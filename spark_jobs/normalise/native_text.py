@@ -40,7 +40,7 @@ SEPARATOR: Final = FIELD_SEPARATOR.encode()
 TERMINATOR: Final = RECORD_TERMINATOR.encode()
 
 _TYPES: Final = tuple(TraceType)
-_TYPE_NAMES: Final = [one.value for one in _TYPES]
+_TYPE_NAMES: Final = [one.value for one in _TYPES]  # not an array, which would import pandas with this module
 _SUB_AFTER: Final = _TYPES.index(TraceType.SUB_AFTER)
 _ALL_FORMS: Final = tuple(dict.fromkeys(form for forms in FORMS.values() for form in forms))
 _LONGEST: Final = max(form.count for form in _ALL_FORMS)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-_ABSENT: Final = sorted(ABSENT_TEXTS)
+_ABSENT: Final = sorted(ABSENT_TEXTS)  # not an array, which would import pandas with this module
 _HEX: Final = r"\A[0-9A-Fa-f]+\z"
 _ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'
 

@@ -150,8 +150,8 @@ class Graph:
     """The whole graph. Times are epoch milliseconds, ``None`` without events; ``sides`` are the inputs.
 
     A missing delivery counts up to ``horizon_ms`` only, a missing send from ``opening_ms`` on. ``unknown_files`` are
-    those among the sources that hold neither side. ``malformed`` rows, the first of them with its
-    place and reason, and what ``truncated_tails`` lost are not drawn.
+    those among the sources that hold neither side. ``malformed`` rows and what ``truncated_tails`` lost are not drawn;
+    ``first_malformed`` is the place and reason of one row, empty without any.
     """
 
     sides: tuple[str, ...] = ()

@@ -48,7 +48,7 @@ def _prepare(day: Path, tables: Path) -> dict[str, Any]:
 
 def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
     if engine == "local":
-        leave_pandas_out()  # as the command does, and its other process imports beside it
+        leave_pandas_out()  # as the command does; its second process imports meanwhile
     options = _options(Path((tables / "day").read_text(encoding="utf-8")), out, engine)
     chosen = check_options(options)
     opener = partial(open_engine, chosen.engine, options, progress=no_progress)

@@ -71,7 +71,7 @@ def child(arguments: list[str]) -> None:
     """Hand this process over to libFuzzer, which never returns."""
     import atheris  # noqa: PLC0415  comes with the 'fuzz' extra
 
-    with atheris.instrument_imports(include=["bridge", "otel_mqtrace"]):  # it takes whole ones
+    with atheris.instrument_imports(include=["bridge", "otel_mqtrace"]):  # top-level packages only
         from tests.proofs.fuzz.laws import hold_for  # noqa: PLC0415  imported here so that it is instrumented
     atheris.Setup([sys.argv[0], *arguments], hold_for)
     atheris.Fuzz()

@@ -235,6 +235,20 @@ def test_key_beside_older_clients_has_its_reason(older_answers, msg_id, groups, 
     assert {older_answers[msg_id, group] for group in groups} == {reason}
 
 
+@pytest.mark.parametrize(("writer", "reason"), [("mqtrace", UNEXPLAINED), ("other", TRACE_OFF)])
+def test_design_of_other_writers_excuses_no_span_of_ours(writer, reason):
+    off = [taken("OFF", group=group, at_ms=200_000, writer=writer) for group in ("billing", "shipping")]
+    known = [
+        row
+        for group in ("billing", "shipping")
+        for at_ms in (190_000, 210_000)
+        for row in delivery(f"{group}{at_ms}", group=group, attempt=f"{group}{at_ms}", at_ms=at_ms)
+    ]
+    mixed = read_policy(None, profile="mqtrace+java-agent", native_writer="mqtrace+rocketmq-4.9.8")
+    rows = explain_events([*off, *known, *ends()], policy=replace(mixed, grace_ms=1_000))
+    assert {(row["reason"], row["reason_detail"]) for row in rows if row["msg_id"] == "OFF"} == {reason}
+
+
 # -- Producers that are proven not to trace: which of their other sends that excuses, and which it does not
 CLIENT, GROUP = "10.0.0.7", "PG_mute"
 NOT_TRACED = ("BY_DESIGN", "producer_not_traced")

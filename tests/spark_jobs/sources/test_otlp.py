@@ -77,15 +77,7 @@ GOOD = [message({**SPAN, "name": str(number)}) for number in range(1, 41)]
 IN_GOOD = [(number, str(number)) for number in range(1, 41)]
 ODD_LINES = [message(SPAN, ODD), b'{"no": "OTLP"}', message(SPAN) + message(SPAN), b"", message(SPAN)]
 LINES = b"\n".join([*GOOD, *ODD_LINES, message(SPAN)[:60]])
-IN_LINES = [
-    *IN_GOOD,
-    (41, "s"),
-    (41, "not a span"),
-    (42, "not OTLP traces"),
-    (43, "s"),
-    (43, "s"),
-    (45, "s"),
-]
+IN_LINES = [*IN_GOOD, (41, "s"), (41, "not a span"), (42, "not OTLP traces"), (43, "s"), (43, "s"), (45, "s")]
 BAD_FRAMES = [b"no JSON", b'{"no": "OTLP"}', message(SPAN) + message(SPAN), message(SPAN)[:60] + message(SPAN)]
 FRAMES = framed(*GOOD, message(SPAN, ODD), *BAD_FRAMES, b"\n" + message(SPAN), message(SPAN))[:-9]
 IN_BAD_FRAMES = [(number, "not OTLP traces") for number in range(42, 46)]
