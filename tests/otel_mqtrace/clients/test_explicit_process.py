@@ -38,6 +38,12 @@ def test_exception_of_a_block_is_recorded_and_raised(consuming, spans):
     assert [event.name for event in span.events] == ["exception"]
 
 
+def test_block_that_is_open_at_uninstrument_ends_there(consuming, spans):
+    with process(poll(consuming(b"1"))):
+        MqTraceInstrumentor().uninstrument()
+        assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
+
+
 def test_second_block_of_a_message_or_its_copy_has_a_second_span(consuming, spans):
     message = poll(consuming(b"1"))
     automatic = current_span_id()

@@ -1,6 +1,7 @@
 """The bounded queue with its account, and the lane around it: when a batch leaves, what an answer means, the worker."""
 
 import logging
+import signal
 import sys
 import textwrap
 import threading
@@ -553,6 +554,19 @@ def test_blocking_call_stays_in_its_thread_where_gevent_patched_nothing(run_code
         assert call_blocking(_thread.get_ident) == _thread.get_ident()
         """
     )
+
+
+def test_runtime_error_of_a_signal_handler_while_a_worker_starts_is_the_application_s(monkeypatch):
+    def refuse(number, frame):
+        raise RuntimeError("mine")
+
+    before = signal.signal(signal.SIGUSR1, refuse)
+    monkeypatch.setattr(threading.Thread, "start", lambda _: signal.raise_signal(signal.SIGUSR1))
+    try:
+        with pytest.raises(RuntimeError, match="mine"):
+            Worker("test", int).ensure_running()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_subinterpreter_is_refused_with_the_fix(capfd):

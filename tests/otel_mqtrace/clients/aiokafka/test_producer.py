@@ -16,8 +16,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.client_properties import application_kafka_config
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
-from otel_mqtrace.instrumentor import AioKafkaInstrumentor
+from otel_mqtrace.instrumentor import AioKafkaInstrumentor, MqTraceInstrumentor
 from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.asyncio_kafka import consuming, play, producing
 from tests.support.consuming import let_others_run
@@ -185,6 +186,26 @@ async def test_send_under_way_at_uninstrument_ends_there(sending, spans, topic, 
         AioKafkaInstrumentor().uninstrument()
         assert spans.take().attributes["mqtrace.send_outcome"] == "not_awaited"
         assert (await sent).offset == 0
+
+
+async def test_send_under_way_is_not_ended_by_another_instrumentor(sending, spans, topic):
+    other = MqTraceInstrumentor()
+    other.instrument(tracer_provider=recording_provider(RecordingExporter()), exporters=())
+    async with sending() as producer:
+        sent = await producer.send(topic, b"1")
+        other.uninstrument()
+        await sent
+    assert "mqtrace.send_outcome" not in spans.take().attributes
+
+
+async def test_message_too_large_without_headers_of_ours_is_serialised_once(sending, spans, topic):
+    sizes = []
+    conf = {"max_request_size": 10_000, "value_serializer": lambda value: sizes.append(len(value)) or value}
+    async with sending({"propagation": False}, **conf) as producer:
+        with pytest.raises(MessageSizeTooLargeError):
+            await producer.send(topic, b"x" * 20_000)
+    assert sizes == [20_000]
+    assert spans.take().attributes["error.type"] == "MESSAGE_SIZE_TOO_LARGE"
 
 
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")

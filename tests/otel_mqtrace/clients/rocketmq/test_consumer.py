@@ -406,6 +406,20 @@ def test_call_of_the_listener_at_uninstrument_ends_there(producer, listening, sp
     assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
 
 
+def test_receive_that_waits_while_tracing_is_switched_off_opens_no_span(
+    instrument, producer, started, spans, topic, message
+):
+    subscription = {topic: rocketmq.FilterExpression()}
+    consumer = started(rocketmq.SimpleConsumer, "billing", subscription, await_duration=10)
+    waiting = consumer.receive_async(1, 30)
+    RocketMqInstrumentor().uninstrument()
+    producer.send(message(b"late"))
+    assert [each.body for each in waiting.result(10)] == [b"late"]
+    instrument()
+    consumer.shutdown()  # would end it
+    spans.assert_empty()
+
+
 def test_listener_after_uninstrument_is_not_traced(instrument, producer, listening, spans, topic, message):
     consumer, calls = listening()
     RocketMqInstrumentor().uninstrument()
