@@ -189,6 +189,19 @@ def test_run_into_a_store_gives_the_same_rows_twice(app, tmp_path, monkeypatch):
         assert {path.name for path in (tmp_path / "of" / "us").iterdir()} == {VERDICTS}
 
 
+def test_report_in_a_store_is_replaced_and_a_file_of_others_is_refused(tmp_path, monkeypatch):
+    store = Store(LocalFileSystem(), str(tmp_path), renames=True)
+    monkeypatch.setattr("bridge.storage.paths.open_store", lambda scheme, _: {"hdfs": store}[scheme])
+    how = options("app-4.9.8-dup", as_path("hdfs://namenode/out"), "rocketmq-4.9.8")
+    report = tmp_path / "out" / "junit.xml"
+    for written in ('<testsuites name="mqtrace reconcile">', "", "<testsuites>"):
+        run(how, report=lambda _, text=written: nullcontext({report.name: text}))
+        assert report.read_text() == written
+    with pytest.raises(UsageError, match=r"hdfs://namenode/out/junit.xml would be replaced"):
+        run(how)
+    assert report.read_text() == "<testsuites>"
+
+
 def test_run_whose_report_cannot_be_written_is_not_in_the_history(tmp_path):
     how = options("app-4.9.8-dup", tmp_path / "out", "rocketmq-4.9.8", history=tmp_path / "history")
     with pytest.raises(UsageError, match="cannot write the report into"):
