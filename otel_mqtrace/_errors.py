@@ -12,7 +12,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The system errors of a full disk, a used-up quota, and a file beyond ``ulimit -f``."""
 
 
-def make_room(error: OSError, place: str) -> str:
+def describe_room_fix(error: OSError, place: str) -> str:
     """Return how to fix one of ``NO_ROOM``; ``place`` says where to free space."""
     return "raise ulimit -f" if error.errno == errno.EFBIG else f"free space {place}"
 

@@ -82,9 +82,8 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
             "topic": settings.trace_topic,
         }
         checkup.facts["broker"] = facts
-        has_controller = (
-            cluster.controller_id in cluster.brokers
-        )  # else the client waits for one: EmbeddedKafka has none
+        # without a controller the client waits for one until its time is over: EmbeddedKafka has none
+        has_controller = cluster.controller_id in cluster.brokers
         topic = cluster.topics.get(settings.trace_topic)
         if topic is None or topic.error is not None or not topic.partitions:
             _missing(checkup, settings)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, replace_tree, sorted_glob
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace._errors import NO_ROOM, UsageError, make_room
+from otel_mqtrace._errors import NO_ROOM, UsageError, describe_room_fix
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
 from spark_jobs.report.result import RESULT_FILE, VERDICTS, SparkCost
@@ -114,7 +114,7 @@ def work_directory(out: AnyPath) -> Iterator[AnyPath]:
             raise
         # pyarrow's error has no file name, so both places are named
         place = f"below --out {out}, or set TMPDIR to another disk if {tempfile.gettempdir()} is full"
-        raise UsageError(f"{os.strerror(error.errno or 0).lower()}: {make_room(error, place)}") from error
+        raise UsageError(f"{os.strerror(error.errno or 0).lower()}: {describe_room_fix(error, place)}") from error
     finally:
         _remove(work)
 
