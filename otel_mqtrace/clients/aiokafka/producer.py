@@ -88,6 +88,8 @@ class ProducerState(KafkaProducerState):
     def __init__(self, producer: Any) -> None:
         super().__init__(info_of(producer.client, group_name=None))
         self.cluster = Cluster(producer.client.cluster)
+        self.calling: dict[int, Sending] = {}
+        """Sends whose call has not returned: it waits for metadata, or for room in the buffer."""
         self.in_flight: dict[int, Sending] = {}
         accumulator = getattr(producer, "_message_accumulator", None)
         self._accumulator = None if accumulator is None else weakref.ref(accumulator)
@@ -116,6 +118,8 @@ class ProducerState(KafkaProducerState):
     @guarded("ProducerState.switch_off")
     def switch_off(self) -> None:
         """Defer the end of every span that is open: the exporters will be gone when its response comes."""
+        for sending in list(self.calling.values()):
+            sending.leave({"outcome": semconv.SEND_NOT_AWAITED})
         self._end_open({"outcome": semconv.SEND_NOT_AWAITED})
 
     def _end_open(self, outcome: Outcome) -> None:
@@ -131,8 +135,6 @@ class Sending:
     """
 
     __slots__ = ("_body_length", "_hook", "_index", "_opened", "_partition", "_state", "future")
-
-    future: Future[Any]
 
     def __init__(  # noqa: PLR0913 - facts by their names
         self,
@@ -150,6 +152,8 @@ class Sending:
         self._partition = partition
         self._body_length = body_length
         self._index = index
+        self.future: Future[Any] | None = None
+        state.calling[id(self)] = self
 
     @property
     def _call(self) -> SendCall:
@@ -170,11 +174,13 @@ class Sending:
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
+        self._state.calling.pop(id(self), None)
         self._end(self._hook.after, describe_failure(exception))
 
     @guarded("send.returned")
     def returned(self, future: Future[Any]) -> None:
         """The message is in the client's buffer, and ``future`` will bring the response."""
+        self._state.calling.pop(id(self), None)
         call = self._opened
         if isinstance(call, SendCall) and call.transaction_id is not None:
             self._state.transaction.joined(call)
@@ -209,10 +215,11 @@ class Sending:
         """No response will come any more; without one the outcome is ``unanswered``."""
         if not self._call.is_open:
             return
-        future, index = self.future, self._index
-        if future.cancelled():
+        future, index, outcome = self.future, self._index, unanswered
+        if future is not None and future.cancelled():
             future, index = self._state.batch_of(future) or (future, index)
-        outcome = _outcome_of(future, self._state.cluster, index) if future.done() else unanswered
+        if future is not None and future.done():
+            outcome = _outcome_of(future, self._state.cluster, index)
         self._end(functools.partial(defer_end, self._hook), outcome)
 
     def _end(self, end: Callable[..., object], outcome: Outcome) -> None:

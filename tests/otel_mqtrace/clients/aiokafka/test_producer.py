@@ -188,6 +188,24 @@ async def test_send_under_way_at_uninstrument_ends_there(sending, spans, topic, 
         assert (await sent).offset == 0
 
 
+@pytest.mark.parametrize("headers", [None, [("DELAY", b"1")]], ids=["record", "span"])
+async def test_send_that_waits_for_metadata_at_uninstrument_ends_there(sending, spans, topic, monkeypatch, headers):
+    async with sending() as producer:
+        known, wait_on_metadata = asyncio.Event(), producer.client._wait_on_metadata
+
+        async def wait(topic):
+            await known.wait()
+            return await wait_on_metadata(topic)
+
+        monkeypatch.setattr(producer.client, "_wait_on_metadata", wait)
+        sent = asyncio.ensure_future(producer.send_and_wait(topic, b"1", headers=headers))
+        await let_others_run()
+        AioKafkaInstrumentor().uninstrument()
+        assert spans.take().attributes["mqtrace.send_outcome"] == "not_awaited"
+        known.set()
+        assert (await sent).offset == 0
+
+
 async def test_send_under_way_is_not_ended_by_another_instrumentor(sending, spans, topic):
     other = MqTraceInstrumentor()
     other.instrument(tracer_provider=recording_provider(RecordingExporter()), exporters=())
