@@ -40,8 +40,7 @@ def _prepare(day: Path, tables: Path) -> dict[str, Any]:
     with LocalEngine() as engine:
         inputs = (find_inputs(Side(side), [str(day / side)], {}) for side in _SIDES)
         sides = read_sides(engine, *inputs, tables.absolute(), options=ReadOptions(), progress=no_progress)
-    for side, read in zip(_SIDES, sides, strict=True):
-        (tables / f"{side}.json").write_text(json.dumps(read.to_plain()), encoding="utf-8")
+    (tables / "sides.json").write_text(json.dumps([side.to_plain() for side in sides]), encoding="utf-8")
     (tables / "day").write_text(str(day), encoding="utf-8")
     return {}
 
@@ -54,21 +53,12 @@ def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
     opener = partial(open_engine, chosen.engine, options, progress=no_progress)
     early = (*options.native, *options.otlp) if engine == "local" else ()
     with started_early(early, "spark_jobs.jobs.batch"), open_workspace(out, options.history, opener) as place:
-        sides = (_side(tables, "native"), _side(tables, "otlp"))
-        result = reconcile(place, sides, chosen.policy, most_samples=options.samples, progress=no_progress)
+        native, otlp = map(EventSide.from_plain, json.loads((tables / "sides.json").read_text(encoding="utf-8")))
+        result = reconcile(place, (native, otlp), chosen.policy, most_samples=options.samples, progress=no_progress)
         page = PageOptions(samples=options.samples)
-        result = conclude(
-            place,
-            result,
-            lambda ended: nullcontext(render_reports(ended, page)),
-            out=out,
-        )
+        result = conclude(place, result, lambda ended: nullcontext(render_reports(ended, page)), out=out)
     jobs = result.spark.jobs if result.spark else 0
     return {"status": result.status, "jobs": jobs, "holds": result.conservation.holds}
-
-
-def _side(tables: Path, name: str) -> EventSide:
-    return EventSide.from_plain(json.loads((tables / f"{name}.json").read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
