@@ -301,7 +301,8 @@ class _ParquetPart(_Part):
         from pyarrow import parquet  # noqa: PLC0415 - optional extra
 
         with _create_locked(self.path) as file:
-            parquet.write_table(pa.concat_tables(self._tables), self.path, compression="zstd")
+            table = pa.concat_tables(self._tables)
+            parquet.write_table(table, self.path.absolute(), compression="zstd")  # it replaces a first ~
             os.fsync(file.fileno())
             self.path.rename(self._final)
 

@@ -238,7 +238,7 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], l
     page = workspace.report / "report.html"
     page.write_text(page.read_text(encoding="utf-8").replace("<h1>", f"{_SEEDED}\n<h1>", 1), encoding="utf-8")
     result = json.loads(written.read_text(encoding="utf-8"))
-    verdicts = dataset.dataset(str(workspace.report / "verdicts"), format="parquet")
+    verdicts = dataset.dataset(str((workspace.report / "verdicts").absolute()), format="parquet")
     return result, verdicts.to_table(columns=list(COLUMNS)).to_pylist()
 
 

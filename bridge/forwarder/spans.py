@@ -62,7 +62,7 @@ _ID_FIELDS: Final = (
     MODEL_FIELDS.index("access_channel"),
     *range(_REGION),
 )
-_id_values: Final = itemgetter(*_ID_FIELDS)  # the ids of what was forwarded last year hang on this order
+_id_values: Final = itemgetter(*_ID_FIELDS)  # another order would give a message other ids than the last run did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

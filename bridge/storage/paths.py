@@ -286,7 +286,7 @@ def committed(target: str | AnyPath) -> Iterator[str]:
     """
     final = as_path(target)
     if isinstance(final, Path):
-        unready = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+        unready = final.absolute().with_name(f".{final.name}.{uuid.uuid4().hex}")  # pyarrow replaces a first ~
     else:
         unready = Path(tempfile.gettempdir()) / f"mqtrace-{uuid.uuid4().hex}-{final.name}"
     try:
@@ -324,7 +324,7 @@ def open_parquet(path: str | AnyPath, **options: Any) -> Any:
     place = as_path(path)
     if isinstance(place, StorePath):
         return parquet.ParquetFile(place.key, filesystem=place.store.files, pre_buffer=True, **options)
-    return parquet.ParquetFile(place, **options)
+    return parquet.ParquetFile(place.absolute(), **options)  # it replaces a first ~
 
 
 @contextmanager

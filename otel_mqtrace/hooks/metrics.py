@@ -45,9 +45,9 @@ metric in every process that sends to it, and no operator's question is answered
 _SENT, _CONSUMED, _OPERATED, _PROCESSED = range(4)
 _NS_PER_S: Final = 1e9
 _MANY: Final = 1_000
-"""So many wait before the worker comes, unless the MeterProvider collects first."""
+"""Measurements that wait until the worker is woken, unless the MeterProvider collects first."""
 _TOO_MANY: Final = 50_000
-"""So many wait at most: then the caller records them."""
+"""The most measurements that wait: at so many the caller records them."""
 _AT_COLLECTION: Final = "mqtrace.collection"
 _Measurement = tuple[int, "Mapping[str, AttributeValue]", int, "Context | None"]
 

@@ -36,7 +36,7 @@ class SingleEnd:
     """A call whose span exactly one caller ends, and never a forked child."""
 
     began_in: int = field(default_factory=process_generation, init=False, repr=False)
-    """The generation of the process that began it; it has none any more once it has ended."""
+    """The generation of the process that began it, until it ends."""
 
     @property
     def is_open(self) -> bool:

@@ -67,7 +67,7 @@ class ExporterSide:
                     batches = [spans[first : first + size] for first in range(0, len(spans), size)]
                     result = self._export_batches(batches, **self._export_arguments)
                 else:
-                    result = self._exporter.export(spans.copy(), **self._export_arguments)  # some empty what they get
+                    result = self._exporter.export(spans.copy(), **self._export_arguments)  # some clear the list
                 outcome = self._take_outcome() if self._take_outcome else None
         except Exception as error:  # noqa: BLE001 - counted as failed; the worker goes on
             self.report_raised("export", error)

@@ -65,7 +65,7 @@ class Samples:
 def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum: int) -> Samples:
     """Return the rows that may be samples of the run.
 
-    They are the least by a seeded hash of every kind, status and reason, and the slowest of every measure.
+    They are those with the smallest seeded hash of every kind, status and reason, and the slowest of every measure.
     """
     inside = ~equals(columns["status"], Status.OUT_OF_SCOPE.value)
     event_ms = NullableInts.of(columns["event_ms"])

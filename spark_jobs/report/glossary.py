@@ -268,6 +268,12 @@ def group_finding(status: str, reason: str | None = None) -> str:
     return _STATUS_GROUP.get(status, PROBLEM)
 
 
+def rank_finding(status: str, reason: str | None = None) -> tuple[bool, int, str, str]:
+    """Return the key that sorts findings by what matters: the unexplained first, then other problems, then the rest."""
+    is_explained = reason != Reason.UNEXPLAINED.value
+    return is_explained, -GROUPS.index(group_finding(status, reason)), status, reason or ""
+
+
 def group_field_verdict(verdict: str) -> str:
     """Return the group of a compared field, one of ``GROUPS``."""
     if verdict in _AGREEING:

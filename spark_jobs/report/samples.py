@@ -13,10 +13,10 @@ from markupsafe import Markup, escape
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import RED, SIDE_COLOUR, SLATE, fill_template
 from bridge.page.markup import Markup as Drawing
-from spark_jobs.report.glossary import FINE, GROUPS, group_field_verdict, group_finding, label_finding
+from spark_jobs.report.glossary import FINE, group_field_verdict, label_finding, rank_finding
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import ABSENT, duration, plural, utc, value_text, visible
-from spark_jobs.taxonomy import FieldVerdict, Kind, Reason
+from spark_jobs.taxonomy import FieldVerdict, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,12 +93,7 @@ def render_samples(
             break
         findings[view["finding"]].append(Markup(html))  # noqa: S704 - rendered with autoescape
         anchors[_event_key(sample)] = anchor
-    return ShownSamples(dict(sorted(findings.items(), key=lambda each: _weight(each[0]))), anchors)
-
-
-def _weight(finding: Finding) -> tuple[bool, int, str, str]:
-    status, reason = finding
-    return (reason != Reason.UNEXPLAINED.value, -GROUPS.index(group_finding(*finding)), status, reason or "")
+    return ShownSamples(dict(sorted(findings.items(), key=lambda each: rank_finding(*each[0]))), anchors)
 
 
 def _event_key(sample: Sample) -> EventKey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from spark_jobs.report.glossary import label_finding
+from spark_jobs.report.glossary import label_finding, rank_finding
 from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
 from spark_jobs.report.result import balance
 from spark_jobs.report.wording import ABSENT, count, duration, number, percent, value_text, visible
@@ -14,7 +14,7 @@ from spark_jobs.taxonomy import FieldVerdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from spark_jobs.report.result import Field, Gate, MalformedSample, Result, Sample
+    from spark_jobs.report.result import Field, Finding, Gate, MalformedSample, Result, Sample
 
 MOST_SUMMARY_BYTES = 60_000
 """The contract's limit; a GitHub comment takes 64 KB."""
@@ -81,7 +81,8 @@ def _sections(result: Result) -> Iterator[str]:
     yield _table("Who consumed what", ("Topic", "Group", *_COUNTED.values()), groups)
     places = ("Side", "Source", "Line", "Record", "Field", "Reason")
     yield _table("Malformed input", places, map(_bad, result.malformed))
-    yield _table("Sample events", ("Finding", "Message id", "Kind", "Topic", "Group"), map(_sample, result.samples))
+    samples = sorted(result.samples, key=lambda each: rank_finding(*_finding_of(each)))
+    yield _table("Sample events", ("Finding", "Message id", "Kind", "Topic", "Group"), map(_sample, samples))
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -139,4 +140,8 @@ def _bad(bad: MalformedSample) -> Sequence[str]:
 def _sample(sample: Sample) -> Sequence[str]:
     verdict = sample.verdict
     named = (cell(value_text(name, verdict.get(name))) for name in ("msg_id", "kind", "topic", "group"))
-    return cell(label_finding(str(verdict.get("status")), verdict.get("reason"))), *named
+    return cell(label_finding(*_finding_of(sample))), *named
+
+
+def _finding_of(sample: Sample) -> Finding:
+    return str(sample.verdict.get("status")), sample.verdict.get("reason")

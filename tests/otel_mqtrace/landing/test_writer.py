@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,6 +51,14 @@ def test_json_lines_have_the_fields_of_the_contract(tmp_path):
         "body_base64": base64.b64encode(b"\x01\xff\x02").decode(),
     }
     assert second["keys"] == "键 k"
+
+
+def test_tilde_that_no_shell_expanded_is_the_name_of_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with LandingWriter(Path("~/landing"), format="parquet") as writer:
+        writer.write([_message(1)])
+    [path] = _visible(tmp_path)
+    assert pq.ParquetFile(tmp_path / path).metadata.num_rows == 1
 
 
 def test_parquet_has_the_schema_of_the_contract(tmp_path):

@@ -145,6 +145,15 @@ def test_summary_contains_the_verdict_and_every_count():
     assert {*(status.value for status in Status), *(reason.value for reason in Reason)} >= {*made.status, *made.reason}
 
 
+def test_summary_shows_samples_of_what_nothing_explains_first():
+    findings = [("MATCHED_EXACT", None), ("DUPLICATED_OTLP", None), ("NATIVE_ONLY", "UNEXPLAINED")]
+    text = render_summary(
+        result(samples=tuple(sample(at, status=status, reason=reason) for at, (status, reason) in enumerate(findings)))
+    )
+    rows = [line for line in text.partition("### Sample events")[2].splitlines() if "OrderTopic" in line]
+    assert [row.split("|")[1].strip() for row in rows] == [label_finding(*finding) for finding in reversed(findings)]
+
+
 def test_summary_stays_within_sixty_kilobytes():
     many = tuple(replace(groups()[2], topic="退款" * 100, group=f"群{at}") for at in range(1000))
     lots = tuple(replace(gates()[0], name=f"gate-{at}", explanation="因" * 500) for at in range(200))
