@@ -159,8 +159,8 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
     if not servers_of(properties):
         if servers is None:
             checkup.facts["broker"] = (
-                "not checked: MQTRACE_BOOTSTRAP_SERVERS is not set; "
-                "mqtrace doctor -- COMMAND checks the brokers of the application's first client"
+                "not checked: MQTRACE_BOOTSTRAP_SERVERS is not set, and no traced client has named a broker "
+                "(mqtrace doctor -- COMMAND takes those of the application's first client)"
             )
             return None
         properties["bootstrap.servers"] = servers

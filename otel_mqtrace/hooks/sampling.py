@@ -207,7 +207,7 @@ _MULTI: Final = frozenset({SynchronousMultiSpanProcessor, ConcurrentMultiSpanPro
 _START_SPAN: Final = Tracer.start_span
 _ROOM: Final = 64  # more attributes than a span of ours has
 _RANDOM: Final = 2 if hasattr(IdGenerator, "is_trace_id_random") else 0  # W3C's flag of a random trace id
-Fate = tuple[Decision | None, int]
+FlaggedDecision = tuple[Decision | None, int]
 """What is decided about a span (``None``: the SDK has to start it), and the trace flags that it gets then."""
 _CHANGEABLE: Final = ("sampler", "id_generator", "span_processor._span_processors", "__class__.start_span")
 
@@ -219,7 +219,7 @@ class TracerState:
     holds. ``can_record``: an event may be recorded without a span, because the sampler is the SDK's own, no processor
     reads a span before its end, and no limit would cut it; ``can_drop``: an unsampled one needs no span. ``starts`` are
     our processors that export starts, ``ids`` those to draw from. ``as_root`` and, by the flags of a remote parent,
-    ``under_remote`` are fates that are read for each message.
+    ``under_remote`` are read for each message.
     """
 
     def __init__(self, tracer: Any) -> None:
@@ -228,8 +228,8 @@ class TracerState:
         self.can_record = self.can_drop = False
         self.starts: tuple[MqTraceSpanProcessor, ...] = ()
         self._certain: Certainties = (None,) * len(_BY_PARENT)
-        self.as_root: Fate = (None, 0)
-        self.under_remote: tuple[Fate, ...] = (self.as_root,) * 4
+        self.as_root: FlaggedDecision = (None, 0)
+        self.under_remote: tuple[FlaggedDecision, ...] = (self.as_root,) * 4
         self.ids: IdPool
         self.read: Callable[[Any], Any] = _unknown
         self.identity: Any = None
@@ -254,16 +254,18 @@ class TracerState:
                 and all(map(_ignores_starts, processors))
                 and all(each.exports_only_known_starts for each in self.starts)
             )
-        self.as_root = self._fate(self._certain[0], random)
-        self.under_remote = tuple(self._fate(self._certain[1 + (flags & 1)], flags & _RANDOM) for flags in range(4))
+        self.as_root = self._with_flags(self._certain[0], random)
+        self.under_remote = tuple(
+            self._with_flags(self._certain[1 + (flags & 1)], flags & _RANDOM) for flags in range(4)
+        )
 
-    def fate_under(self, parent: SpanContext) -> Fate:
+    def decision_under(self, parent: SpanContext) -> FlaggedDecision:
         """Return the fate of a span under ``parent``, which may be none."""
         if not parent.is_valid:
             return self.as_root
-        return self._fate(_decision(self._certain, parent), parent.trace_flags & _RANDOM)
+        return self._with_flags(_decision(self._certain, parent), parent.trace_flags & _RANDOM)
 
-    def _fate(self, decision: Decision | None, random: int) -> Fate:
+    def _with_flags(self, decision: Decision | None, random: int) -> FlaggedDecision:
         if decision is Decision.RECORD_AND_SAMPLE:
             return (decision if self.can_record else None), random + 1
         return decision, random

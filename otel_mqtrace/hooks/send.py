@@ -210,7 +210,7 @@ class SendHook(RecordingHook):
             span_ctx = trace.get_current_span(current_ctx).get_span_context()
             if span_ctx.is_valid:
                 parent = span_ctx
-                decision, flags = state.fate_under(span_ctx)
+                decision, flags = state.decision_under(span_ctx)
         is_dropped = decision is _DROP
         if self._may_measure() if is_dropped else decision is not _SAMPLED:  # metrics need a span
             return None

@@ -159,7 +159,7 @@ class Tracing:
                 return unsampled
         if self.allows_records:
             state, parent = self.tracer_state(), trace.get_current_span(context).get_span_context()
-            decision, flags = state.fate_under(parent)
+            decision, flags = state.decision_under(parent)
             if decision is Decision.RECORD_AND_SAMPLE:
                 shape = self._shape(state.tracer, operation.span_name(topic), kind or operation.kind)
                 return _record_event(state, shape, parent, flags, start_ns, attributes, links)

@@ -125,7 +125,7 @@ def _draw(
     progress("surveying the input")
     known = read_facts(sum_of(Survey, [native.survey, otlp.survey]), policy.grace_ms)
     plan = make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms)
-    progress("making every event a leg")
+    progress("following every message")
     make_directory(f"{work}/legs")
     pieces = pieces_of([*native.files, *spans])
     buckets, tasks = count_buckets(pieces, engine.parallelism), group_pieces(pieces, engine.parallelism)

@@ -108,7 +108,7 @@ def dialect_named(name: str) -> Dialect:
     try:
         return DIALECTS[name]
     except KeyError:
-        raise UsageError(f"unknown dialect {name!r}; known are {', '.join(DIALECTS)}") from None
+        raise UsageError(f"no dialect {name!r} can be written; name one of {', '.join(DIALECTS)}") from None
 
 
 @lru_cache(maxsize=256)

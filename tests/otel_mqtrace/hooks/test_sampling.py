@@ -137,7 +137,7 @@ DROP, KEEP = Decision.DROP, Decision.RECORD_AND_SAMPLE
 def test_certain_decision_follows_the_sampler_and_the_parent(sampler: Sampler, decisions: list) -> None:
     known = state(sampler=sampler)
     parents = [ROOT, *(parent(sampled=flag, remote=remote) for remote in (True, False) for flag in (True, False))]
-    assert [known.fate_under(each)[0] for each in parents] == decisions
+    assert [known.decision_under(each)[0] for each in parents] == decisions
     assert [is_never_recorded(known.tracer, each) for each in parents] == [each is DROP for each in decisions]
     for each, decision in zip(parents, decisions, strict=True):
         span = known.tracer.start_span("s", trace.set_span_in_context(NonRecordingSpan(each), Context()))
