@@ -181,7 +181,8 @@ def test_end_of_a_span_runs_no_other_greenlet(run):
                 tracer.start_span("in a callback").end()
             assert not any(each.ready() for each in others)
             gevent.joinall(others)
-            gevent.sleep(0.1)
+            provider.force_flush()
+            gevent.idle()  # the worker waits again
         provider.shutdown()
         """,
         prefix="from gevent import monkey; monkey.patch_all()\n",
