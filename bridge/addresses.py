@@ -6,6 +6,7 @@ import glob
 import itertools
 import os
 import re
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -176,7 +177,9 @@ def is_pipe(path: str | AnyPath) -> bool:
 def _is_output(path: AnyPath) -> bool:
     """Return whether standard output goes to this file; a command that reads it would not end."""
     with suppress(OSError):
-        return isinstance(path, Path) and path.is_file() and os.path.samestat(path.stat(), os.fstat(1))
+        if isinstance(path, Path):
+            found = path.stat()
+            return stat.S_ISREG(found.st_mode) and os.path.samestat(found, os.fstat(1))
     return False
 
 
