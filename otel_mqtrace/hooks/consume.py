@@ -87,7 +87,9 @@ class ConsumeHook(ReceiveHook):
     def _current_state(self) -> TracerState | None:
         """Return the tracer's state as it is now; ``None`` where :meth:`before` must open a span."""
         state = super()._current_state()
-        self.drops_all = state is not None and {fate[0] for fate in (state.as_root, *state.under_remote)} == {_DROP}
+        self.drops_all = state is not None and all(
+            decision is _DROP for decision, _ in (state.as_root, *state.under_remote)
+        )
         return state
 
     def record(  # noqa: C901, PLR0912 - every poll's: in one call

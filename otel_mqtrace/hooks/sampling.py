@@ -260,7 +260,7 @@ class TracerState:
         )
 
     def decision_under(self, parent: SpanContext) -> FlaggedDecision:
-        """Return the fate of a span under ``parent``, which may be none."""
+        """Return what is decided about a span under ``parent``, which may be none."""
         if not parent.is_valid:
             return self.as_root
         return self._with_flags(_decision(self._certain, parent), parent.trace_flags & _RANDOM)

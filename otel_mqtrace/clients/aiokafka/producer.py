@@ -51,12 +51,13 @@ _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "hea
 _PARAMETERS: Final = frozenset(_SEND_ORDER)
 Outcome = dict[str, Any]
 """Arguments of ``SendHook.after``."""
+_NOT_AWAITED: Final[Outcome] = {"outcome": semconv.SEND_NOT_AWAITED}
 _ABANDONED: Final[Outcome] = {
     "error": semconv.SEND_ABANDONED,
     "description": "the producer was stopped or collected before the broker answered",
     "outcome": semconv.SEND_ABANDONED,
 }
-_NOT_AWAITED: Final = "the application stopped waiting for the broker's answer; the message may be stored"
+_CANCELLED: Final = "the application stopped waiting for the broker's answer; the message may be stored"
 
 
 def _outcome_of(future: Future[Any], cluster: Cluster, index: int) -> Outcome:
@@ -65,7 +66,7 @@ def _outcome_of(future: Future[Any], cluster: Cluster, index: int) -> Outcome:
     if isinstance(failure, CancelledError):
         return {
             **describe_failure(failure),
-            "description": _NOT_AWAITED,
+            "description": _CANCELLED,
             "exception": None,
             "outcome": semconv.SEND_NOT_AWAITED,
         }
@@ -73,7 +74,7 @@ def _outcome_of(future: Future[Any], cluster: Cluster, index: int) -> Outcome:
         return describe_failure(failure)
     metadata = future.result()
     if metadata is None:  # acks=0: the broker never responds
-        return {"outcome": semconv.SEND_NOT_AWAITED}
+        return _NOT_AWAITED
     return {
         "partition": metadata.partition,
         "offset": metadata.offset + index if metadata.offset >= 0 else None,
@@ -119,8 +120,8 @@ class ProducerState(KafkaProducerState):
     def switch_off(self) -> None:
         """Defer the end of every span that is open: the exporters will be gone when its response comes."""
         for sending in list(self.calling.values()):
-            sending.leave({"outcome": semconv.SEND_NOT_AWAITED})
-        self._end_open({"outcome": semconv.SEND_NOT_AWAITED})
+            sending.leave(_NOT_AWAITED)
+        self._end_open(_NOT_AWAITED)
 
     def _end_open(self, outcome: Outcome) -> None:
         while self.in_flight:
