@@ -23,7 +23,7 @@ from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pa
 from bridge.forwarder.resume_file import ResumeFile, memory_name
 from bridge.forwarder.service import Measures, forward_once, forward_until
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
-from bridge.forwarder.spans import SpanRules
+from bridge.forwarder.span_fields import SpanRules
 from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import plural, visible
 from bridge.storage import as_path

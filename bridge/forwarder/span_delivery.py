@@ -12,9 +12,10 @@ from urllib.parse import urlsplit, urlunsplit
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from bridge.codec.files import Reading
+from bridge.forwarder.otlp_requests import MOST_SPANS, requests_of
 from bridge.forwarder.pairing import Origin, Pairing, Place
 from bridge.forwarder.resume_file import ResumeFile
-from bridge.forwarder.spans import MOST_SPANS, SpanRules, requests_of
+from bridge.forwarder.span_fields import SpanRules
 from bridge.page.wording import plural
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError

@@ -7,7 +7,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.forwarder.spans import trace_id_of
+from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.markup import fill_template
 from bridge.page.wording import duration, plural, utc
 from bridge.query.findings import findings, in_one_sentence

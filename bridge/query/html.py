@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bridge.forwarder.spans import trace_id_of
+from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, open_templates, style_sheet
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, visible

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from bridge.forwarder.spans import trace_id_of
+from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, utc_time, visible
 from bridge.query.details import about, details_of, link_of, places_of
 from bridge.query.findings import findings, in_one_sentence

@@ -9,10 +9,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
+from bridge.forwarder.otlp_requests import SCOPE
 from bridge.forwarder.pairing import Event, Origin, Place, Record
-from bridge.forwarder.spans import (
+from bridge.forwarder.span_fields import (
     NS_PER_MS,
-    SCOPE,
     OtlpSpanFields,
     SpanRules,
     encodable,

@@ -4,7 +4,7 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from bridge.forwarder.pairing import Event, Half
-from bridge.forwarder.spans import SpanRules, trace_id_of
+from bridge.forwarder.span_fields import SpanRules, trace_id_of
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceContext, TraceType, TransactionState
 from otel_mqtrace.wire.native import decode_body, explode

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from bridge.forwarder.otlp_requests import requests_of
 from bridge.forwarder.pairing import Event, Half, Origin, Pairing, Place
 from bridge.forwarder.span_delivery import OtlpDelivery
-from bridge.forwarder.spans import SpanRules, requests_of
+from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire.native import decode_body, explode

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.forwarder.otlp_requests import requests_of
 from bridge.forwarder.pairing import Pairing, Place
-from bridge.forwarder.spans import SpanRules, requests_of
+from bridge.forwarder.span_fields import SpanRules
 from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.contexts import contexts_of
 from bridge.otlp.detect import detect

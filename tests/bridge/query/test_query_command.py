@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.forwarder.spans import trace_id_of
+from bridge.forwarder.span_fields import trace_id_of
 from bridge.query.details import answer_json
 from bridge.query.findings import FINDING_CODES
 from bridge.query.search import Searched

@@ -15,9 +15,10 @@ from typing import Any
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from bridge.forwarder.otlp_requests import requests_of
 from bridge.forwarder.pairing import Event
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
-from bridge.forwarder.spans import SpanRules, requests_of
+from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire.native import encode_context

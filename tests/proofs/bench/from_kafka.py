@@ -15,8 +15,9 @@ from typing import Final
 
 from confluent_kafka import Producer
 
+from bridge.forwarder.otlp_requests import requests_of
 from bridge.forwarder.pairing import Event
-from bridge.forwarder.spans import SpanRules, requests_of
+from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace.landing import LandedMessage
 from tests.peers.collector.server import Collector
 from tests.peers.go_build import PROGRAMS, built
