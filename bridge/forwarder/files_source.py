@@ -160,7 +160,7 @@ class FilesTraceSource(_FilesSource):
             yield from self._messages(path, name, status)
             self._read[name] = status
 
-    def commit(self, held: Collection[Place] = ()) -> None:
+    def _commit(self, held: Collection[Place]) -> None:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""
         waiting = {place.source for place in held}
         done = {name: status for name, status in self._read.items() if name not in waiting}
@@ -258,7 +258,7 @@ class SpanFilesSource(_FilesSource):
                 yield LandedMessage(source=name, offset=offset, arrival_ms=arrival_ms, body=item.payload)
         self._seen[path] = status
 
-    def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
+    def _commit(self, held: Collection[Place]) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
         if self._read != self._done:
             write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE)

@@ -80,8 +80,8 @@ class ForwardOptions:
 def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     """Forward, print what was moved, and return the exit code.
 
-    It is 0, 1 when a peer failed or a directory was full later, 2 when the source or the receiver did not answer at the
-    start.
+    It is 0, 1 when a peer failed or a directory was full later (after the first commit, be it of nothing, or when all
+    peers had answered), 2 when the source or the receiver did not answer at the start.
 
     Raises:
         UsageError: a contradictory option, or a directory that cannot be written at the start.
@@ -112,11 +112,11 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                     on_pass=on_pass,
                 )
         except (PeerError, UsageError) as error:
-            if isinstance(error, UsageError) and not measures.has_added:
+            if isinstance(error, UsageError) and not source.has_committed:
                 raise
             typer.echo(f"mqtrace: error: {visible(str(error), limit=None)}", err=True)
-            has_begun = source.has_answered and (forwarding is None or forwarding.has_delivered)
-            return _STOPPED_ON_ERROR if has_begun or isinstance(error, UsageError) else _NEVER_ANSWERED
+            have_answered = source.has_answered and (forwarding is None or forwarding.has_delivered)
+            return _STOPPED_ON_ERROR if source.has_committed or have_answered else _NEVER_ANSWERED
         summary = (_as_json if as_json else _as_text)(counts, source, forwarding, options)
         typer.echo(visible(summary, limit=None))
     return 0

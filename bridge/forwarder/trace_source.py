@@ -29,6 +29,7 @@ class TraceSource(ABC):
     Attributes:
         behind: the partitions (as on the messages) that the present drain has not read to their end yet.
         has_answered: whether a drain has reached the source since the start.
+        has_committed: whether a commit has succeeded since the start, with something new or not.
         has_been_read: whether the group had a position beyond the beginning at the start.
         holds_records: whether any body that was drained begins with a native record.
         trimmed: how many offsets retention had removed; Kafka's transaction markers took some of them.
@@ -41,7 +42,7 @@ class TraceSource(ABC):
 
     def __init__(self) -> None:
         self.behind: Collection[int | None] = ()
-        self.has_answered = False
+        self.has_answered = self.has_committed = False
         self.has_been_read = self.holds_records = False
         self.trimmed = 0
         self.bad_bodies = 0
@@ -66,12 +67,17 @@ class TraceSource(ABC):
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Do what :meth:`drain` promises."""
 
-    @abstractmethod
     def commit(self, held: Collection[Place] = ()) -> None:
         """Remember what was yielded as done, but for ``held`` and all that lies behind it on the same partition.
 
         A later source of the same group begins there; this one has yielded them already.
         """
+        self._commit(held)
+        self.has_committed = True
+
+    @abstractmethod
+    def _commit(self, held: Collection[Place]) -> None:
+        """Do what :meth:`commit` promises."""
 
     def close(self) -> None:  # noqa: B027 - files are closed after each
         """Close the connections; nothing is committed."""
@@ -107,7 +113,7 @@ class TopicSource(TraceSource, Generic[_P]):
         self._next: dict[_P, int] = {}  # behind what was yielded
         self._committed: dict[_P, int] = {}  # what the group remembers
 
-    def commit(self, held: Collection[tuple[str, int | None, int | None]] = ()) -> None:
+    def _commit(self, held: Collection[tuple[str, int | None, int | None]]) -> None:
         """Remember the position with the group: call it only after everything yielded but ``held`` is durable.
 
         ``held`` are messages, each by its source, partition and offset. On each partition the group's position is that

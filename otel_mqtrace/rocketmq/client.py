@@ -82,6 +82,13 @@ def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
     )
 
 
+def _naming_broker(error: PeerError, broker: str, topic: str) -> PeerError:
+    """Return ``error``, with the broker's name and the fix if no answer came."""
+    if not isinstance(error, SilentError):
+        return error
+    return SilentError(f"the broker {broker} of {topic} does not answer: {error}; see that it runs")
+
+
 _MAX_TIME_MS: Final = 0x7FFFFFFFFFFFFFFF
 MAX_FOUND: Final = 64
 """What a broker gives from its index at most: mqadmin's own limit."""
@@ -296,7 +303,9 @@ class RemotingClient:
         command = make_command(RequestCode.QUERY_MESSAGE, **fields)
         for broker in sorted(route.addresses):
             request = Request(route.readers(broker), command, f"a query of {topic}", _FOUND_OR_NOT)
-            answer = self.call(request)
+            [answer] = self.call_all([request])
+            if isinstance(answer, PeerError):
+                raise _naming_broker(answer, broker, topic)
             if answer.code == ResponseCode.SUCCESS:
                 messages = decode_messages(answer.body)
                 yield from ((broker, message) for message in messages if _has_key(message, topic, key))
@@ -322,7 +331,7 @@ class RemotingClient:
         for queue, answer in zip(queues, self.call_all(requests), strict=True):
             if isinstance(answer, PeerError):
                 self.forget_route(queue.topic)
-                raise answer
+                raise _naming_broker(answer, queue.broker, queue.topic)
             answers[queue] = answer
         return answers
 

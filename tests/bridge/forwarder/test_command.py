@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from confluent_kafka.cimpl import Consumer, TopicPartition
 from bridge.addresses import Kind
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing import LandedMessage, LandingWriter, claim
+from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.killing import forwarded_under_fire, kafka_sender, running_forward
 from tests.support.landings import landed_lines
+from tests.support.rocketmq_remoting import HANG_UP, RemotingCluster, response_to
 from tests.support.trace_stories import after, before, body_of, pub
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -103,14 +106,36 @@ def test_landing_that_fails_later_is_exit_1(tmp_path):
         (source / "a\n\x1b.gz").write_bytes(b"\x1f\x8b")
         reason = "a⟨U+000A⟩⟨U+001B⟩.gz: gzip-compressed; decompress it first (gunzip)"
         assert process.stderr.readline() == f"mqtrace: warning: not forwarded: {reason}\n"
-        (source / "a").write_bytes(body_of(pub()))
-        assert process.stderr.readline() == "mqtrace: 1 trace message committed\n"
         shutil.rmtree(landing)
         landing.touch()
         (source / "b").write_bytes(body_of(pub()))
         _, err = process.communicate()
     assert process.returncode == 1
     assert err.startswith(f"mqtrace: error: cannot write to the landing {landing}: ")
+
+
+def test_source_that_stops_answering_before_anything_came_is_exit_1(receiver, capsys):
+    with RemotingCluster(queues=1) as cluster:
+        end = partial(response_to, code=ResponseCode.SUCCESS, fields={"offset": "0"})
+        cluster.brokers[0].answer_first(RequestCode.GET_MAX_OFFSET, end, HANG_UP)
+        source = f"rocketmq://{cluster.namesrv}/T"
+        assert main(["forward", "--source", source, "--otlp-endpoint", receiver.endpoint]) == 1
+        assert capsys.readouterr().err == (
+            "mqtrace: error: the broker broker-a of T does not answer: "
+            f"{cluster.brokers[0].address} closed the connection; see that it runs\n"
+        )
+
+
+def test_receiver_that_fails_after_an_empty_pass_is_exit_1(receiver, tmp_path):
+    (tmp_path / "none.gz").write_bytes(b"\x1f\x8b")
+    receiver.status = 400
+    options = ["--source", str(tmp_path), "--otlp-endpoint", receiver.endpoint, "--state", str(tmp_path / "state")]
+    with running_forward(*options) as process:
+        assert "not forwarded: none.gz" in process.stderr.readline()
+        (tmp_path / "a").write_bytes(body_of(pub()))
+        _, err = process.communicate()
+    assert process.returncode == 1
+    assert err.startswith(f"mqtrace: error: the OTLP receiver {receiver.endpoint} did not accept 1 span (400 ")
 
 
 @pytest.fixture
