@@ -40,6 +40,7 @@ _EXTRA_OF_MODULE: Final = {
     "pyarrow": "reconcile",
     "pyspark": "spark",
     "tomli": "reconcile",
+    "xxhash": "reconcile",
     "zstandard": "reconcile",
 }
 

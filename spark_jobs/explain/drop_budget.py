@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from spark_jobs.columns import apply_to_distinct, is_true, runs_of
 from spark_jobs.judging.columns import LATEST, NullableInts, either
@@ -305,6 +306,7 @@ _ID_DIGITS: Final = (32, 56)  # RocketMQ's unique ids, with an address of IPv4 o
 _TAIL_DIGITS: Final = 24  # process id and what follows it
 # Java's $ also matches before a final line end: it makes no difference.
 _HEX: Final = re.compile(r"[0-9A-Fa-f]+(?:\r\n|[\n\r\u0085\u2028\u2029])?")
+_SPARK_SEED, _LONG_BYTES = 42, 8
 _HASHED: Final = ("kind", "msg_id", "group", "attempt_id", "native.raw_hash", "otlp.raw_hash", "event_ms")
 
 
@@ -415,57 +417,14 @@ def _choose_members(
             yield row, each.cause
 
 
-# -- Spark's xxhash64 of a row: XXH64 chained over the columns. It decides between keys of equal times ----------------
-# Algorithm: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
-_SEED: Final = 42
-_BITS: Final = (1 << 64) - 1
-_PRIMES: Final = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
-_STRIPE, _WORD, _HALF = 32, 8, 4
-
-
 def spark_hash(*values: str | int | None) -> int:
-    """Return Spark's ``xxhash64`` of strings and longs, as a signed 64-bit integer; nulls are skipped."""
-    found = _SEED
+    """Return Spark's ``xxhash64`` of strings and longs, as a signed 64-bit integer; nulls are skipped.
+
+    It decides between keys of equal times: whatever the order of the rows.
+    """
+    found = _SPARK_SEED
     for value in values:
         if value is not None:
-            data = value.encode() if isinstance(value, str) else (value & _BITS).to_bytes(_WORD, "little")
-            found = _xxh64(data, found)
+            data = value.encode() if isinstance(value, str) else value.to_bytes(_LONG_BYTES, "little", signed=True)
+            found = xxhash.xxh64_intdigest(data, found)
     return found - (1 << 64) if found >> 63 else found
-
-
-def _xxh64(data: bytes, seed: int) -> int:
-    one, two, three, four, five = _PRIMES
-    stripes, words = (len(data) // size * size for size in (_STRIPE, _WORD))
-    found = _hash_stripes(data[:stripes], seed) if stripes else seed + five
-    found = found + len(data) & _BITS
-    for place in range(stripes, words, _WORD):
-        found = _rotate(found ^ _round(0, data[place : place + _WORD]), 27) * one + four & _BITS
-    if len(data) - words >= _HALF:
-        half = int.from_bytes(data[words : words + _HALF], "little")
-        found = _rotate(found ^ (half * one & _BITS), 23) * two + three & _BITS
-        words += _HALF
-    for byte in data[words:]:
-        found = _rotate(found ^ (byte * five & _BITS), 11) * one & _BITS
-    found = (found ^ found >> 33) * two & _BITS
-    found = (found ^ found >> 29) * three & _BITS
-    return found ^ found >> 32
-
-
-def _hash_stripes(data: bytes, seed: int) -> int:
-    one, two, _, four, _ = _PRIMES
-    lanes = [seed + one + two & _BITS, seed + two & _BITS, seed, seed - one & _BITS]
-    for place in range(0, len(data), _WORD):
-        lane = place // _WORD % len(lanes)
-        lanes[lane] = _round(lanes[lane], data[place : place + _WORD])
-    found = sum(_rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _BITS
-    for value in lanes:
-        found = (found ^ _round(0, value.to_bytes(_WORD, "little"))) * one + four & _BITS
-    return found
-
-
-def _round(lane: int, word: bytes) -> int:
-    return _rotate(lane + int.from_bytes(word, "little") * _PRIMES[1] & _BITS, 31) * _PRIMES[0] & _BITS
-
-
-def _rotate(value: int, bits: int) -> int:
-    return (value << bits | value >> 64 - bits) & _BITS
