@@ -3,19 +3,17 @@
 import logging
 import sys
 
-import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition, admin, cimpl
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
-from otel_mqtrace import MqTraceInstrumentor, client_properties
+from otel_mqtrace import client_properties
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter, connection_of
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import encode_context
 from tests.support.lanes import span, worker_ended
 from tests.support.native_spans import bean, pub, sub
@@ -74,16 +72,20 @@ def test_batch_after_a_fatal_error_of_the_producer_is_exported(kafka, traced, ar
     assert arrived() == [bean(2).msg_id]
 
 
-def test_refused_message_fails_its_own_spans_only_and_the_next_batch_is_exported(kafka, traced, arrived):
+@pytest.mark.parametrize("spool", [{}, {"spool_dir": "spool"}], ids=["no spool", "a spool"])
+def test_refused_message_is_lost_alone_with_a_warning(kafka, traced, arrived, tmp_path, monkeypatch, caplog, spool):
+    monkeypatch.chdir(tmp_path)
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
-    exporter = _exporter(kafka, kafka_config={"linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 1})
+    exporter = _exporter(kafka, **spool, kafka_config={"linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 1})
     processor, trace = traced(exporter)
     trace(pub(1), pub(2, topic="stock"))
     assert not processor.force_flush()
+    assert "native traces are not delivered" in caplog.text
     trace(pub(3))
     assert processor.force_flush()
     stats = processor.stats()[NAME]
     assert (stats["failed"], stats["exported"], exporter.stats()["undelivered_messages"]) == (1, 2, 1)
+    assert exporter.stats().get("spooled", 0) == 0
     assert arrived() == [bean(2).msg_id, bean(3).msg_id]
 
 
@@ -377,21 +379,6 @@ def test_missing_client_is_logged_with_the_extra(monkeypatch, warnings):
     monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
     [line] = warnings(NativeKafkaSpanExporter(bootstrap_servers=DEAD))
     assert "pip install 'otel-mqtrace[kafka]'" in line
-
-
-def test_producer_of_the_exporter_is_not_traced(kafka, landed):
-    recording = RecordingExporter()
-    instrumentor = MqTraceInstrumentor()
-    instrumentor.instrument(tracer_provider=recording_provider(recording), exporters=[_exporter(kafka)])
-    try:
-        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        producer.produce("orders", b"x")
-        assert producer.flush(20) == 0
-        assert instrumentor.processor.force_flush()
-    finally:
-        instrumentor.uninstrument()
-    assert [each.name for each in recording.take_all()] == ["send orders"]
-    assert len(landed()[0]) == 1
 
 
 def test_delivery_to_a_dead_broker_lets_other_greenlets_run(run_code):

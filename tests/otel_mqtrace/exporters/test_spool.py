@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, MessageDelivery, SpooledDelivery, Undelivered
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
@@ -96,13 +95,6 @@ def test_damaged_frame_ends_its_segment(spool, tmp_path):
     reopened = Spool(tmp_path, max_bytes=PLENTY)
     assert values(reopened) == ["good"]
     assert reopened.corrupt_bytes > 0
-
-
-def test_directory_that_is_a_file_is_refused(tmp_path):
-    path = tmp_path / "taken"
-    path.write_text("")
-    with pytest.raises(UsageError, match="taken"):
-        Spool(path, max_bytes=PLENTY)
 
 
 @given(
@@ -254,7 +246,6 @@ def test_forked_child_writes_a_file_of_its_own(spool, tmp_path):
 
 
 NAME = "NativeKafkaSpanExporter"
-PRODUCE, TOO_LARGE = 0, 10
 NOWHERE = "127.0.0.1:1"
 
 
@@ -288,20 +279,6 @@ def test_spooled_records_arrive_once_in_order_when_the_broker_is_back(kafka, tra
     assert list(tmp_path.iterdir()) == []
     processor.shutdown()
     assert arrived() == ids(9, 3, 0, 1, 2)
-
-
-def test_message_refused_for_ever_is_not_spooled_and_logged_as_lost(kafka, traced, arrived, tmp_path, caplog):
-    kafka.push_request_errors(PRODUCE, TOO_LARGE)
-    exporter = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
-    processor, trace = traced(exporter)
-    trace(pub(0))
-    processor.run_once(now=10**18)
-    assert processor.stats()[NAME]["failed"] == 1
-    assert (exporter.stats()["spooled"], exporter.stats()["spool_waiting"]) == (0, 0)
-    assert "native traces are not delivered" in caplog.text
-    trace(pub(1))
-    assert processor.force_flush()
-    assert arrived() == ids(1)
 
 
 def test_exporter_with_a_full_spool_counts_the_newest_as_failed(traced, tmp_path, monkeypatch):

@@ -92,25 +92,6 @@ def test_exports_never_overlap_whichever_thread_flushes():
     assert overlaps == [False] * 80
 
 
-@pytest.mark.parametrize("poison", POISONS, ids=repr)
-def test_worker_survives_any_exception_of_an_export(poison):
-    """The stock worker dies of SystemExit and never exports again."""
-    daemons = []
-
-    class DaemonRecorder(Scripted):
-        def export(self, spans):
-            daemons.append(threading.current_thread().daemon)
-            return super().export(spans)
-
-    processor = MqTraceSpanProcessor(DaemonRecorder(poison), max_export_batch_size=1)
-    processor.on_end(span("a"))
-    processor.on_end(span("b"))
-    processor.force_flush(GENEROUS_MS)
-    account = _account(processor)
-    assert (account["failed"], account["exported"], daemons) == (1, 1, [True, True])
-    processor.shutdown()
-
-
 @pytest.fixture
 def stuck():
     """A processor whose exporter hangs in the export of one span while another waits."""
@@ -337,15 +318,25 @@ def thread_deaths(monkeypatch):
 
 
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
-def test_flush_fails_for_any_exception_of_the_exporter(poison, thread_deaths):
-    exporter = Flushing(poison)
-    processor = MqTraceSpanProcessor(exporter)
-    processor.on_end(span("a"))
-    assert processor.force_flush(GENEROUS_MS) is False
-    exporter.act = lambda: True
-    processor.on_end(span("b"))
-    assert processor.force_flush(GENEROUS_MS) is True
-    assert (exporter.names, thread_deaths) == (["a", "b"], [])
+def test_worker_survives_any_exception_of_an_export_or_flush(poison, thread_deaths):
+    """The stock worker dies of SystemExit and never exports again."""
+    daemons = []
+
+    class Broken(Flushing):
+        def export(self, spans):
+            daemons.append(threading.current_thread().daemon)
+            return super().export(spans)
+
+    exporter = Broken(poison)
+    exporter.answers = [poison]
+    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1)
+    for act, names in (poison, "ab"), (poison, "c"), (lambda: True, "d"):
+        exporter.act = act
+        for name in names:
+            processor.on_end(span(name))
+        assert processor.force_flush(GENEROUS_MS) is (names == "d")
+    account = _account(processor)
+    assert (account["failed"], account["exported"], daemons, thread_deaths) == (1, 3, [True] * 4, [])
     processor.shutdown()
 
 

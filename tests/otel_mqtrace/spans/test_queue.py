@@ -218,7 +218,7 @@ def test_batch_that_ctrl_c_kept_from_being_settled_has_failed():
 
 
 @pytest.mark.parametrize("drop_policy", ["newest", "oldest"])
-def test_account_balances_and_the_bound_holds_while_threads_offer(drop_policy):
+def test_account_balances_and_the_bound_holds_while_threads_offer(impatient, drop_policy):
     queue, begin, seen = _queue(2, drop_policy, batch_size=1), threading.Barrier(5), []
 
     def work():
@@ -227,19 +227,12 @@ def test_account_balances_and_the_bound_holds_while_threads_offer(drop_policy):
             queue.offer("x")
 
     threads = [threading.Thread(target=work) for _ in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        begin.wait(60)
-        while any(thread.is_alive() for thread in threads):
-            seen.append(queue.stats())
-            queue.settle(ExportOutcome(exported=len(queue.take())))
-    finally:
-        sys.setswitchinterval(interval)
     for thread in threads:
-        thread.join()
+        thread.start()
+    begin.wait(60)
+    while any(thread.is_alive() for thread in threads):
+        seen.append(queue.stats())
+        queue.settle(ExportOutcome(exported=len(queue.take())))
     seen.append(queue.stats())
     assert all(account_balances(each) and each["pending"] <= 2 for each in seen)
     assert seen[-1]["offered"] == 8_000
