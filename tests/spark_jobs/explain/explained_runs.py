@@ -1,7 +1,7 @@
 """Events in, final verdict rows out: the kernel, the questions of the residue, its explainers; no Spark, no files."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from spark_jobs.explain.evidence import collect_evidence, collect_traffic
 from spark_jobs.explain.explainers import Reasons, explain, find_neighbours
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.judging.facts import Facts
-from spark_jobs.policy.policy import Policy, read_policy
+from spark_jobs.policy.policy import Policy
 from spark_jobs.schemas import EVENT
 from tests.support.kernel_runs import facts_of, verdicts_on
 
@@ -19,12 +19,9 @@ BUCKETS = 3
 ROWS_AT_ONCE = 20
 
 
-def explain_events(
-    events: list[dict[str, Any]], *, policy: Policy | None = None, malformed: Iterable[tuple[str, str]] = ()
-) -> list[dict[str, Any]]:
-    """Return the final verdicts on ``events``, but for budgets; ``malformed`` names side and message id of bad records."""
-    policy = policy or read_policy(None)
-    buckets = split_by_message(verdicts_on(events, policy=policy, malformed=malformed))
+def explain_events(events: list[dict[str, Any]], *, policy: Policy) -> list[dict[str, Any]]:
+    """Return the final verdicts on ``events``, but for budgets."""
+    buckets = split_by_message(verdicts_on(events, policy=policy))
     traffic = pa.Table.from_pylist([row for row in events if row["scope"] == "TRACE_TRAFFIC"], schema=EVENT)
     given = explain_buckets(buckets, traffic, policy, facts_of(events, policy))
     return rows_with(pa.concat_tables(buckets), given)

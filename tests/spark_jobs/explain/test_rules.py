@@ -1,51 +1,16 @@
-"""Rules on made-up inputs, against plain Python: whole runs, weak keys, and gaps in a group's line of messages."""
+"""Rules on made-up inputs, against plain Python: weak keys, and gaps in a group's line of messages."""
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.explain.explainers import DELIVERIES, find_neighbours, is_in_gap, merge_neighbours
 from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.explain.rules import confirm_weak_keys
 from spark_jobs.judging.columns import flatten_sides
-from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import VERDICT
-from tests.spark_jobs.explain import oracle
-from tests.spark_jobs.explain.explained_runs import explain_events
-from tests.spark_jobs.judging.drawn_runs import runs
-from tests.support.events import START_MS
-
-GRACE_MS = 200_000
-BEGIN_MS = START_MS + 5
-NAMES = ("msg_id", "kind", "status", "reason", "key_level", "native_count", "otlp_count", "duplicates", "timing")
-
-
-def first_ms(events, side):
-    starts = (row["end_ms"] if row["start_ms"] is None else row["start_ms"] for row in events if row["side"] == side)
-    return min(starts, default=None)
-
-
-@settings(max_examples=12)
-@example(seed=1038)  # the only span of a topic does not name it: its message's send does
-@given(seed=st.integers(0, 2**32))
-def test_kernel_and_rules_agree_with_the_plain_python_oracle(seed):
-    events, malformed = runs(seed)
-    damaged = {side: {msg_id for where, msg_id in malformed if where == side} for side in ("native", "otlp")}
-    expected = oracle.verdicts(events, grace_ms=GRACE_MS, damaged=damaged, begin_ms=BEGIN_MS) if events else []
-    oracle.explain(
-        expected,
-        oracle.Tolerated(
-            horizon_ms=oracle.horizon(events, GRACE_MS),
-            first_ms={side: first_ms(events, side) for side in ("native", "otlp")},
-        ),
-    )
-    policy = replace(read_policy(None), grace_ms=GRACE_MS, begin_ms=BEGIN_MS)
-    rows = [[row[name] for name in NAMES] for row in explain_events(events, policy=policy, malformed=malformed)]
-    assert sorted(map(tuple, rows), key=repr) == sorted((key.as_tuple() for key in expected), key=repr)
-
 
 _KEYS = st.lists(
     st.tuples(

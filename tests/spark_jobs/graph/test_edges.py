@@ -1,62 +1,34 @@
-"""Legs add up to edges: against a plain Python oracle, in parts, capped, and a fate for every message."""
+"""Legs add up to edges: a fate or an origin for every message, first legs and copies, in parts, and capped."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, merge_owners
 from spark_jobs.sums import sum_of
 
 OPENING_MS, HORIZON_MS = 1_000, 9_000
-TOPICS = ["orders", "bills", "DefaultCluster_REPLY_TOPIC", None]
-_times = st.sampled_from([None, 0, 999, 1_000, 5_000, 8_999, 9_000, 9_001, 20_000])
-_outcomes = st.sampled_from([True, True, True, False, None])
 
 
-def leg(kind: str, message: str, **fields: Any) -> dict[str, Any]:
+def leg(kind: str, message: str = "M", **fields: Any) -> dict[str, Any]:
     flags = {"identified": True, "success": True, "inside": True, "on_native": False, "on_otlp": True}
     clean = {**flags, "bare_topic": "orders", "event_ms": 5_000, "finished": True if kind == "consume" else None}
     return {**dict.fromkeys(LEG.names), **clean, "kind": kind, "message": message, **fields}
 
 
-@st.composite
-def any_leg(draw: st.DrawFn, kind: str, message: str) -> dict[str, Any]:
-    consume = kind == "consume"
-    return leg(
-        kind,
-        message,
-        bare_topic=draw(st.sampled_from(TOPICS)),
-        via=draw(st.sampled_from([None, None, None, "RETRY", "DLQ"])),
-        group=draw(st.sampled_from(["G1", "G2", None])),
-        service=draw(st.sampled_from(["shop", "bank", None, None])),
-        event_ms=draw(_times),
-        busy_ms=draw(st.sampled_from([None, 0, 3, 500])),
-        queue_ms=draw(st.sampled_from([None, -4, 7, 80])) if consume else None,
-        finished=draw(st.booleans()) if consume else None,
-        success=draw(_outcomes),
-        retry_times=draw(st.sampled_from([None, 0, 0, 2])),
-        msg_type=draw(st.sampled_from([None, "Normal_Msg", "Trans_Msg_Half", "Delay_Msg"])),
-        inside=draw(st.sampled_from([True, True, True, False])),
-        on_native=draw(st.booleans()),
-    )
+def sent(**fields: Any) -> dict[str, Any]:
+    return leg("publish", **{"service": "shop", **fields})
 
 
-@st.composite
-def ways(draw: st.DrawFn, message: str) -> list[dict[str, Any]]:
-    """Return the legs of one message: sends, deliveries, copies over retry and dead-letter topics, an end, a recall."""
-    identified = draw(st.sampled_from([True, True, True, False]))
-    kinds = draw(st.lists(st.sampled_from(["publish", "publish", "consume", "consume"]), max_size=5))
-    drawn_legs = [draw(any_leg(kind, message)) for kind in kinds]
-    states = draw(st.lists(st.sampled_from(["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"]), max_size=1))
-    drawn_legs += [leg("transaction_end", message, transaction_state=state) for state in states]
-    drawn_legs += [leg("recall", message)] * draw(st.sampled_from([0, 0, 0, 1]))
-    topics = {"bare_topic": "CG"}
-    return [{**one, "identified": identified, **(topics if one["via"] else {})} for one in drawn_legs]
+def taken(**fields: Any) -> dict[str, Any]:
+    return leg("consume", **{"group": "G", **fields})
+
+
+def ended(state: str) -> dict[str, Any]:
+    return leg("transaction_end", transaction_state=f"{state}_MESSAGE")
 
 
 def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS, HORIZON_MS)) -> GraphPart:
@@ -68,31 +40,96 @@ def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS,
 
 
 def counts_of(part: GraphPart) -> dict[Any, dict[str, int]]:
-    """Return the counts and percentiles of each edge that are not zero."""
-    edges_of = {}
-    for key, edge in part.edges.items():
-        counts = {name: count for name, count in edge.counts.items() if count}
-        for name, spread in edge.spreads.items():
-            ranks = spread.rank((0.5, 0.95, 0.99))
-            counts |= {f"{name}_{rank}": value for rank, value in zip((50, 95, 99), ranks, strict=True) if value}
-        edges_of[key] = counts
-    return edges_of
+    """Return the counts of each edge that are not zero."""
+    return {key: {name: count for name, count in edge.counts.items() if count} for key, edge in part.edges.items()}
 
 
-@settings(max_examples=12)
-@given(data=st.data(), parts=st.integers(1, 3))
-def test_edges_agree_with_the_plain_python_oracle(data, parts):
-    legs = [one for at in range(30) for one in data.draw(ways(f"M{at}"))]
-    expected = expected_edges(legs, opening_ms=OPENING_MS, horizon_ms=HORIZON_MS)
-    assert counts_of(add_up_in(parts, legs)) == expected
+HALF, DELAYED, REPLY = {"msg_type": "Trans_Msg_Half"}, {"msg_type": "Delay_Msg"}, {"bare_topic": "A_REPLY_TOPIC"}
+FAILED, LATE, NAMELESS = {"success": False}, {"event_ms": HORIZON_MS + 1}, {"identified": False}
+# In the order in which fates are tried: what a message has of a later one decides nothing.
+ENDINGS = {
+    "consumed": [sent(**FAILED, **HALF), taken()],
+    "failed": [sent(**FAILED, **HALF), sent(**FAILED, event_ms=6_000), ended("ROLLBACK")],
+    "rolled_back": [sent(**HALF), ended("ROLLBACK"), leg("recall")],
+    "uncommitted": [sent(**HALF), sent(**FAILED, event_ms=6_000), leg("recall")],
+    "recalled": [sent(**HALF, **REPLY), ended("COMMIT"), ended("ROLLBACK"), leg("recall")],
+    "reply": [sent(**REPLY, **NAMELESS)],
+    "unidentified": [sent(**NAMELESS, **LATE)],
+    "pending": [sent(**LATE, **DELAYED)],
+    "delayed": [sent(**DELAYED)],
+    "never_consumed": [sent(success=None, event_ms=HORIZON_MS)],
+}
+BEGINNINGS = {
+    "unidentified": [taken(**NAMELESS, event_ms=OPENING_MS - 1)],
+    "unjudged": [taken(event_ms=OPENING_MS - 1)],
+    "never_published": [taken(event_ms=OPENING_MS)],
+}
 
 
-@settings(max_examples=5)
-@given(data=st.data())
-def test_graph_does_not_depend_on_the_number_of_parts(data):
-    legs = [one for at in range(20) for one in data.draw(ways(f"M{at}"))]
-    how = {"sides": ("otlp",), "judged": (OPENING_MS, HORIZON_MS), "at_most": 3}
-    assert build_graph(add_up_in(4, legs), **how) == build_graph(add_up_in(1, legs), **how)
+@pytest.mark.parametrize(
+    ("name", "legs"),
+    [
+        *((f"fate_{fate}", legs) for fate, legs in ENDINGS.items()),
+        *((f"origin_{origin}", legs) for origin, legs in BEGINNINGS.items()),
+        ("fate_pending", [sent(event_ms=None)]),
+        ("origin_unjudged", [taken(event_ms=None)]),
+        ("origin_unjudged", [taken(**LATE)]),
+    ],
+)
+def test_message_has_the_first_fate_or_origin_that_applies(name, legs):
+    counts = sum(map(Counter, counts_of(add_up_in(1, legs)).values()), Counter())
+    assert {word: n for word, n in counts.items() if word.startswith(("fate_", "origin_"))} == {name: 1}
+
+
+RETRIED = {"bare_topic": "G", "via": "RETRY", "retry_times": 1}
+COPIES = [
+    sent(message="A", busy_ms=4),
+    sent(message="A", event_ms=5_001, busy_ms=500),  # a copy
+    taken(message="A", event_ms=6_000, queue_ms=-4, on_native=True),
+    taken(message="A", event_ms=5_500, queue_ms=80, success=None, **RETRIED),
+    taken(message="A", event_ms=7_000, finished=False, **{**RETRIED, "via": "DLQ", "retry_times": 0}),
+    taken(message="B", **RETRIED),  # of an unknown topic
+    sent(message="C", event_ms=9_500),
+    sent(message="C"),
+    sent(message="C", event_ms=500, inside=False),
+    sent(message="C", event_ms=None),
+    taken(message="C", retry_times=1, success=False),
+    taken(message="C", retry_times=0),
+    *(sent(message="D", bare_topic=None, identified=False) for _ in range(2)),
+    sent(message="E", service=None, group="P", bare_topic="bills"),
+    sent(message="F", service="bank", group="P", bare_topic="bills"),  # the one service of that group
+    sent(message="G", service=None, group="Q", bare_topic="bills"),
+    taken(message="E", group=None, service="bank", bare_topic="bills"),
+    sent(message="H", bare_topic="G", via="RETRY"),
+    *(sent(message="I", bare_topic=topic) for topic in ("orders", "audit")),
+    taken(message="I", event_ms=8_000, **RETRIED),  # its message's first topic by name
+]
+EDGES = {
+    ("publish", "shop", "orders"): {"legs": 6, "messages": 3, "again": 3, "fate_consumed": 3, "otlp": 6},
+    ("publish", "shop", "audit"): {"legs": 1, "messages": 1, "fate_consumed": 1, "otlp": 1},
+    ("publish", "shop", None): {"legs": 2, "messages": 1, "fate_unidentified": 1, "otlp": 2},
+    ("publish", "bank", "bills"): {"legs": 2, "messages": 2, "fate_consumed": 1, "fate_never_consumed": 1, "otlp": 2},
+    ("publish", "Q", "bills"): {"legs": 1, "messages": 1, "fate_never_consumed": 1, "otlp": 1},
+    ("publish", "shop", "%RETRY%G"): {"legs": 1, "again": 1, "via_retry": 1, "otlp": 1},
+    ("consume", "G", "orders"): {"legs": 5, "messages": 2, "again": 3, "via_retry": 1, "via_dlq": 1}
+    | {"failures": 1, "outcome_unknown": 1, "open": 1, "native": 1, "otlp": 5},
+    ("consume", "G", "audit"): {"legs": 1, "messages": 1, "again": 1, "via_retry": 1, "otlp": 1},
+    ("consume", "G", "%RETRY%G"): {"legs": 1, "messages": 1, "again": 1, "via_retry": 1}
+    | {"origin_never_published": 1, "otlp": 1},
+    ("consume", "bank", "bills"): {"legs": 1, "messages": 1, "otlp": 1},
+}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_copies_and_retries_of_a_message_are_counted_beside_its_first_leg(parts):
+    part = add_up_in(parts, COPIES)
+    assert counts_of(part) == EDGES
+    spreads = {
+        (key[0], name): one.rank((0.5, 1)) for key, edge in part.edges.items() for name, one in edge.spreads.items()
+    }
+    assert spreads == {("publish", "busy_ms"): [4, 500], ("consume", "queue_ms"): [-4, 80]}
+    graphs = [build_graph(one, sides=("otlp",), judged=(1, 9), at_most=3) for one in (part, add_up_in(1, COPIES))]
+    assert graphs[0] == graphs[1]
 
 
 @pytest.fixture(scope="module")
@@ -139,118 +176,7 @@ def test_node_lists_the_services_and_groups_it_stands_for(whole):
 
 
 def test_no_message_is_missing_without_a_settled_part():
-    legs = [leg("publish", "m", service="shop"), leg("consume", "n", group="G")]
+    legs = [sent(message="m"), taken(message="n")]
     counts = counts_of(add_up_in(1, legs, (None, None)))
     assert counts["publish", "shop", "orders"]["fate_pending"] == 1
     assert counts["consume", "G", "orders"]["origin_unjudged"] == 1
-
-
-# -- The graph once more, in plain Python. It reads the definitions, not the code
-Leg = dict[str, Any]
-Edges = dict[tuple[str, str | None, str | None], Counter[str]]
-
-
-def expected_edges(legs: list[Leg], *, opening_ms: int, horizon_ms: int) -> Edges:
-    """Return ``(kind, party, topic)`` → counts, only those that are not zero; percentiles as ``busy_50`` and so on."""
-    owners = _owners(legs)
-    messages = defaultdict(list)
-    for leg in legs:
-        service = leg["service"] or owners.get((leg["kind"], leg["group"]))
-        names = (service, leg["group"]) if leg["kind"] == "publish" else (leg["group"], service)
-        messages[leg["message"]].append({**leg, "service": service, "party": names[0] or names[1]})
-    edges: Edges = defaultdict(Counter)
-    times = defaultdict(list)
-    for of_message in messages.values():
-        for key, counts, leg in _messages(of_message, opening_ms, horizon_ms):
-            edges[key].update(counts)
-            times[key].append(leg)
-    for key, among in times.items():
-        for name in ("busy_ms", "queue_ms"):
-            values = sorted(leg[name] for leg in among if leg[name] is not None)
-            if values:
-                edges[key].update({f"{name}_{rank}": _percentile(values, rank) for rank in (50, 95, 99)})
-    return {key: Counter({name: n for name, n in counts.items() if n}) for key, counts in edges.items()}
-
-
-def _owners(legs: list[Leg]) -> dict[tuple[str, str], str]:
-    services = defaultdict(set)
-    for leg in legs:
-        if leg["group"] and leg["service"]:
-            services[leg["kind"], leg["group"]].add(leg["service"])
-    return {key: next(iter(names)) for key, names in services.items() if len(names) == 1}
-
-
-def _messages(of_message: list[Leg], opening_ms: int, horizon_ms: int) -> list[tuple[Any, Counter[str], Leg]]:
-    direct = [leg["bare_topic"] for leg in of_message if leg["kind"] == "publish" and not leg["via"]]
-    base = min((topic for topic in direct if topic), default=None)
-    messages, firsts = [], set()
-    for leg in sorted(of_message, key=_earliest):
-        if leg["kind"] not in {"publish", "consume"}:
-            continue
-        folded = base or f"%{leg['via']}%{leg['bare_topic']}"
-        key = (leg["kind"], leg["party"], folded if leg["via"] else leg["bare_topic"])
-        first = key not in firsts and (leg["kind"] == "consume" or not leg["via"])
-        firsts.add(key)
-        if leg["inside"]:
-            messages.append((key, _counts(leg, of_message, opening_ms, horizon_ms, first=first), leg))
-    return messages
-
-
-def _earliest(leg: Leg) -> tuple[bool, bool, bool, int, int]:
-    return not leg["inside"], bool(leg["via"]), leg["event_ms"] is None, leg["event_ms"] or 0, leg["retry_times"] or 0
-
-
-def _counts(leg: Leg, of_message: list[Leg], opening_ms: int, horizon_ms: int, *, first: bool) -> Counter[str]:
-    counts = Counter(
-        legs=1,
-        messages=first,
-        failures=leg["success"] is False,
-        outcome_unknown=leg["success"] is None,
-        again=(not first and leg["identified"]) or (leg["retry_times"] or 0) > 0,
-        via_retry=leg["via"] == "RETRY",
-        via_dlq=leg["via"] == "DLQ",
-        open=leg["finished"] is False,
-        native=leg["on_native"],
-        otlp=leg["on_otlp"],
-    )
-    if first and leg["kind"] == "publish":
-        counts[f"fate_{_fate(leg, of_message, horizon_ms)}"] += 1
-    if first and leg["kind"] == "consume":
-        origin = _origin(leg, of_message, opening_ms, horizon_ms)
-        counts.update({f"origin_{origin}": 1} if origin else {})
-    return counts
-
-
-def _fate(leg: Leg, of_message: list[Leg], horizon_ms: int) -> str:
-    sends = [other for other in of_message if other["kind"] == "publish"]
-    states = {other["transaction_state"] for other in of_message}
-    types = {other["msg_type"] for other in of_message}
-    committed = "COMMIT_MESSAGE" in states
-    settled = leg["event_ms"] is not None and leg["event_ms"] <= horizon_ms
-    ends = [
-        ("consumed", any(other["kind"] == "consume" for other in of_message)),
-        ("failed", all(other["success"] is False for other in sends)),
-        ("rolled_back", "ROLLBACK_MESSAGE" in states and not committed),
-        ("uncommitted", "Trans_Msg_Half" in types and not committed),
-        ("recalled", any(other["kind"] == "recall" for other in of_message)),
-        ("reply", (leg["bare_topic"] or "").endswith("_REPLY_TOPIC")),
-        ("unidentified", not leg["identified"]),
-        ("pending", not settled),
-        ("delayed", "Delay_Msg" in types),
-        ("never_consumed", True),
-    ]
-    return next(name for name, holds in ends if holds)
-
-
-def _origin(leg: Leg, of_message: list[Leg], opening_ms: int, horizon_ms: int) -> str | None:
-    if any(other["kind"] == "publish" for other in of_message):
-        return None
-    if not leg["identified"]:
-        return "unidentified"
-    judged = leg["event_ms"] is not None and opening_ms <= leg["event_ms"] <= horizon_ms
-    return "never_published" if judged else "unjudged"
-
-
-def _percentile(ordered: list[int], rank: int) -> int:
-    """Return the smallest value that at least ``rank`` % of all do not exceed."""
-    return ordered[max(-(-rank * len(ordered) // 100), 1) - 1]

@@ -11,14 +11,26 @@ from hypothesis import strategies as st
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.judging.match import BLOCK
 from spark_jobs.policy.policy import read_policy
+from tests.spark_jobs.judging import oracle
 from tests.spark_jobs.judging.drawn_runs import runs
 from tests.support.events import START_MS, consumed, delivery
-from tests.support.kernel_runs import judge, judge_events, plan_of, table_of
+from tests.support.kernel_runs import judge, judge_events, plan_of, table_of, verdicts_on
 
 GRACE_MS = 200_000
 BEGIN_MS = START_MS + 5
 POLICY = replace(read_policy(None), grace_ms=GRACE_MS, begin_ms=BEGIN_MS)
 COPIES, LOST, HOUR_MS = 2 * BLOCK, 100, 3_600_000
+
+
+@settings(max_examples=12)
+@given(seed=st.integers(0, 2**32))
+def test_verdicts_agree_with_the_plain_python_oracle(seed):
+    events, malformed = runs(seed)
+    damaged = {side: {msg_id for where, msg_id in malformed if where == side} for side in ("native", "otlp")}
+    expected = oracle.verdicts(events, grace_ms=GRACE_MS, damaged=damaged, begin_ms=BEGIN_MS) if events else []
+    rows = verdicts_on(events, policy=POLICY, malformed=malformed).select(oracle.COMPARED).to_pylist()
+    verdicts = [tuple(row.values()) for row in rows]
+    assert sorted(verdicts, key=repr) == sorted(map(oracle.Judged.as_tuple, expected), key=repr)
 
 
 @settings(max_examples=5)

@@ -1,4 +1,4 @@
-"""The reconciliation once more, in plain Python and as slowly as it likes: what Spark's verdicts are compared with.
+"""The kernel's rules once more, in plain Python and as slowly as it likes: what its verdicts are compared with.
 
 It reads the definitions (statuses, reasons, identity, precedence), not the implementation. Profile ``mqtrace`` only.
 """
@@ -29,6 +29,8 @@ FIELDS = {
     "recall": ADDRESS,
 }
 TOLERANCE_MS = {"start_ms": 0, "end_ms": 5, "cost_ms": 5}
+COMPARED = ("msg_id", "topic", "kind", "status", "reason", "key_level", "timing", "duplicates")
+COMPARED += ("native_count", "otlp_count")
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Judged:
     kind: str
     status: str
     reason: str | None
-    level: int | None
+    key_level: int | None
     native_count: int
     otlp_count: int
     duplicates: str | None
@@ -61,7 +63,7 @@ class Judged:
     @property
     def topic(self) -> str | None:
         """Return its own topic; where it names none, that of its message's sends."""
-        return _either(self, "topic") or self.sent_topic
+        return next((side["topic"] for side in (self.native, self.otlp) if side and side["topic"]), self.sent_topic)
 
     @property
     def event_ms(self) -> int:
@@ -80,13 +82,8 @@ class Judged:
         late = [side for side, (_, behind_ms) in known.items() if behind_ms > LATE_MS]
         return "late_both" if len(late) > 1 else f"late_{late[0]}" if late else "on_time"
 
-    def side(self, name: str) -> Any:
-        """Return the record kept of ``native`` or ``otlp``."""
-        return {"native": self.native, "otlp": self.otlp}[name]
-
     def as_tuple(self) -> tuple[Any, ...]:
-        counts = (self.native_count, self.otlp_count)
-        return (self.msg_id, self.kind, self.status, self.reason, self.level, *counts, self.duplicates, self.timing)
+        return tuple(getattr(self, name) for name in COMPARED)
 
 
 def _arrived(row: dict[str, Any]) -> tuple[int, int] | None:
@@ -308,124 +305,3 @@ def _copies(parts: list[list[dict[str, Any]]]) -> str | None:
         elif len(part) > 1:
             kinds.add("exact")
     return next((kind for kind in ("conflicting", "equivalent", "exact") if kind in kinds), None)
-
-
-# -- What explains a one-sided key when nothing of its own message does
-ENOUGH = 10  # keys of a service or a process before its silence means anything; of a topic or group one is enough
-SEVERAL = 2  # keys before a process is one
-JITTER_MS = 20
-SHUTDOWN_MS = 5_000
-ID_DIGITS, OWN_DIGITS = 32, 12
-OTHER = {"NATIVE_ONLY": "otlp", "OTLP_ONLY": "native"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tolerated:
-    """Milliseconds: up to when everything must have arrived, and where the input of each side begins."""
-
-    horizon_ms: int | None
-    first_ms: dict[str, int | None]
-
-
-def explain(run: list[Judged], tolerated: Tolerated) -> None:
-    open_keys = [key for key in run if key.reason == "UNEXPLAINED"]
-    reasons = [
-        next((word for word, applies in RULES.items() if applies(key, run, open_keys, tolerated)), "UNEXPLAINED")
-        for key in open_keys
-    ]
-    for key, word in zip(open_keys, reasons, strict=True):
-        key.reason = word
-
-
-def _silent(key: Judged, run: list[Judged], _open: list[Judged], _tolerated: Tolerated) -> bool:
-    own, other = _sides(key)
-    if key.kind not in {"publish", "consume"} or not any(_name(one) and one.side(other) for one in _alike(key, run)):
-        return False
-    instance = _service if own == "otlp" else _process
-    same_name = [one for one in _alike(key, run) if _name(one) == _name(key)]
-    asked = [
-        (same_name, _name(key), 1),
-        ([one for one in same_name if _service(one) == _service(key)], _service(key) and _name(key), ENOUGH),
-        ([one for one in run if instance(one) == instance(key)], instance(key), ENOUGH),
-    ]
-    return any(
-        known and not any(one.side(other) for one in rows) and sum(bool(one.side(own)) for one in rows) >= minimum
-        for rows, known, minimum in asked
-    )
-
-
-def _at_an_end(key: Judged, run: list[Judged], _open: list[Judged], tolerated: Tolerated) -> bool:
-    own, other = _sides(key)
-    instance = _service if own == "otlp" and key.kind == "consume" else _process
-    rows = [one for one in run if instance(key) and instance(one) == instance(key)]
-    if len(rows) < SEVERAL or tolerated.horizon_ms is None:
-        return False
-    over_ms = _over(key, own)
-    if instance is _service:  # native records name no service: none of the group's may have ended later
-        of_group = [_over(one, "native") for one in _alike(key, run) if one.native and _name(one) == _name(key)]
-        end_ms = key.otlp["end_ms"]
-        if end_ms is None or not of_group or end_ms + JITTER_MS < max(of_group):
-            return False
-    ends = {side: [_over(one, side) for one in rows if one.side(side)] for side in ("native", "otlp")}
-    last_ms = max(end for of_side in ends.values() for end in of_side)
-    if ends[other]:
-        nothing_later = over_ms + JITTER_MS >= max(ends[other])
-    else:
-        nothing_later = last_ms - min(one.event_ms for one in rows) <= SHUTDOWN_MS
-    return last_ms < tolerated.horizon_ms and last_ms - over_ms <= SHUTDOWN_MS and nothing_later
-
-
-def _before_the_input(key: Judged, _run: list[Judged], _open: list[Judged], tolerated: Tolerated) -> bool:
-    own, other = _sides(key)
-    first_ms = tolerated.first_ms[other]
-    return first_ms is not None and _over(key, own) < first_ms - LATE_MS
-
-
-def _without_id(key: Judged, _run: list[Judged], open_keys: list[Judged], _tolerated: Tolerated) -> bool:
-    """One of our events shares its start with its span: the tolerance is nothing."""
-    if key.msg_id is not None and key.native is None:
-        return False
-    near = [one for one in open_keys if (one.kind, _name(one), one.event_ms) == (key.kind, _name(key), key.event_ms)]
-    nameless = sum(one.msg_id is None for one in near)
-    lonely = sum(one.native is not None for one in near)
-    return _name(key) is not None and nameless >= lonely > 0
-
-
-RULES = {
-    "WRITER_SILENT": _silent,
-    "SHUTDOWN_WINDOW": _at_an_end,
-    "LATE_BEYOND_RETENTION": _before_the_input,
-    "KEY_DEGRADED": _without_id,
-}
-"""Reason → whether it applies, in the order they are tried."""
-
-
-def _sides(key: Judged) -> tuple[str, str]:
-    other = OTHER[key.status]
-    return ("otlp" if other == "native" else "native"), other
-
-
-def _alike(key: Judged, run: list[Judged]) -> list[Judged]:
-    return [one for one in run if one.kind == key.kind]
-
-
-def _either(key: Judged, name: str) -> Any:
-    return next((side[name] for side in (key.native, key.otlp) if side and side[name] is not None), None)
-
-
-def _name(key: Judged) -> str | None:
-    return key.topic if key.kind == "publish" else _either(key, "group_name") if key.kind == "consume" else None
-
-
-def _service(key: Judged) -> str | None:
-    return key.otlp["service"] if key.otlp else None
-
-
-def _process(key: Judged) -> str | None:
-    text = (key.native or {}).get("attempt_id") if key.kind == "consume" else key.msg_id
-    return text[:-OWN_DIGITS] if text and len(text) == ID_DIGITS else None
-
-
-def _over(key: Judged, side: str) -> int:
-    row = key.side(side)
-    return row["start_ms"] if row["end_ms"] is None else row["end_ms"]
