@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from threading import Thread
 
@@ -26,7 +27,7 @@ from otel_mqtrace.landing import claim
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.decode import PART_BYTES
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
-from tests.support.native_vectors import VECTORS, json_lines, recorded
+from tests.support.native_vectors import RECORDED, VECTORS, json_lines, recorded
 from tests.support.programs import MQTRACE
 
 LONG = PUB.replace(b"[bold]", b"x" * 8_000)
@@ -129,31 +130,26 @@ def test_directory_whose_name_is_not_utf8_is_blamed_on_its_option(mqtrace, tmp_p
     assert err.startswith(f"mqtrace: error: --landing {tmp_path}/n=p\\udcff is not UTF-8: give it another name")
 
 
-@pytest.mark.parametrize("command", ["inspect", "query", "forward", "reconcile", "graph"])
-def test_pipe_is_one_line_where_a_source_is_read_more_than_once(mqtrace, tmp_path, command):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    arguments = {
-        "forward": ["--source", pipe, "--landing", tmp_path / "landing", "--once"],
-        "reconcile": ["--native", pipe, "--otlp", pipe, "--out", tmp_path / "out", "--engine", "local"],
-        "graph": ["--native", pipe, "--out", tmp_path / "out"],
-    }
-    err = mqtrace.refuses(command, *arguments.get(command, [pipe]))
-    assert err == f"mqtrace: error: {pipe} is a pipe, which can be read only once: write it to a file and name that\n"
+READ_TWICE = ["inspect", "query", "forward", "reconcile", "graph"]
 
 
 @pytest.mark.parametrize(
-    "command", ["inspect", "query", "decode", "encode", "dialects", "forward", "reconcile", "graph"]
+    ("source", "command"),
+    [*product(["pipe"], READ_TWICE), *product(["/dev/zero"], [*READ_TWICE, "decode", "encode", "dialects"])],
 )
-def test_device_is_one_line(mqtrace, tmp_path, command):
+def test_pipe_read_more_than_once_and_device_are_one_line(mqtrace, tmp_path, monkeypatch, source, command):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
     arguments = {
-        "forward": ["--source", "/dev/zero", "--landing", tmp_path / "landing", "--once"],
-        "reconcile": ["--native", "/dev/null", "--otlp", "/dev/zero", "--out", tmp_path / "out", "--engine", "local"],
-        "graph": ["--native", "/dev/zero", "--out", tmp_path / "out"],
+        "forward": ["--source", source, "--landing", "landing", "--once"],
+        "reconcile": ["--native", "/dev/null", "--otlp", source, "--out", "out", "--engine", "local"],
+        "graph": ["--native", source, "--out", "out"],
     }
-    err = mqtrace.refuses(command, *arguments.get(command, ["/dev/zero"]))
-    fix = "write a part of it to a file and name that"
-    assert err == f"mqtrace: error: /dev/zero is a device, which may have no end: {fix}\n"
+    problem = {
+        "pipe": "is a pipe, which can be read only once: write it to a file and name that",
+        "/dev/zero": "is a device, which may have no end: write a part of it to a file and name that",
+    }[source]
+    assert mqtrace.refuses(command, *arguments.get(command, [source])) == f"mqtrace: error: {source} {problem}\n"
 
 
 @pytest.mark.parametrize(
@@ -264,22 +260,15 @@ def test_batches_are_split_on_request(mqtrace):
     assert [item["msg_id"] for item in objects(whole)] == ["A,B,C", "ID"]
 
 
-def test_parquet_landings_are_read(mqtrace, tmp_path):
+@pytest.mark.parametrize("bodies", [[PUB, None, SUB_BEFORE], [PUB.decode(), None, SUB_BEFORE.decode()]])
+def test_parquet_landing_of_bytes_or_texts_is_read(mqtrace, tmp_path, bodies):
+    """As reconcile reads them: Spark's CAST(value AS STRING) makes a column of texts."""
     path = tmp_path / "part-0.parquet"
-    pq.write_table(pa.table({"offset": [1, 2, 3], "body": pa.array([PUB, None, SUB_BEFORE], pa.binary())}), path)
+    pq.write_table(pa.table({"offset": [1, 2, 3], "body": bodies}), path)
     code, out, err = mqtrace("decode", path)
-    items = objects(out)
-    assert code == 1
-    assert [item.get("trace_type") for item in items] == ["Pub", None, "SubBefore"]
+    assert (code, [item.get("trace_type") for item in objects(out)]) == (1, ["Pub", None, "SubBefore"])
     assert f"first: {path}:2 body: missing" in err
     assert mqtrace("decode", stdin=path.read_bytes()) == (code, out, err.replace(str(path), "standard input"))
-
-
-def test_bodies_in_a_column_of_texts_are_read(mqtrace, tmp_path):
-    """As reconcile reads them: Spark's CAST(value AS STRING) makes such a column."""
-    pq.write_table(pa.table({"body": [PUB.decode(), SUB_BEFORE.decode()]}), tmp_path / "part-0.parquet")
-    code, out, _ = mqtrace("decode", tmp_path / "part-0.parquet")
-    assert (code, [item["trace_type"] for item in objects(out)]) == (0, ["Pub", "SubBefore"])
 
 
 def test_options_reach_the_codec_of_a_raw_body(mqtrace):
@@ -290,9 +279,9 @@ def test_options_reach_the_codec_of_a_raw_body(mqtrace):
     assert (item["msg_type"], item["keys"]) == ("Order_Msg", "订单")
 
 
-def test_empty_input_is_no_error(mqtrace):
-    assert mqtrace("decode") == (0, b"", "")
-    assert mqtrace("encode") == (0, b"", "")
+@pytest.mark.parametrize("command", [["decode"], ["decode", "--format", "table"], ["encode"]], ids=" ".join)
+def test_empty_input_is_no_error(mqtrace, command):
+    assert mqtrace(*command) == (0, b"", "")
 
 
 @pytest.mark.parametrize(
@@ -317,7 +306,7 @@ def test_framing_is_detected_by_the_first_bytes(start, framing):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["decode", "no-such-file"], "no such file, directory or match: no-such-file"),
+        (["decode", str(RECORDED), "no-such-file"], "no such file, directory or match: no-such-file"),
         (["decode", "kafka://b:1/t"], "cannot read kafka://b:1/t here; give a file, a directory or a glob"),
         (["encode", "no-such-file"], "cannot read no-such-file: No such file"),
         (["encode", ""], "the file's name is empty: name a file, or give - for standard input"),
@@ -358,23 +347,11 @@ def test_part_that_a_killed_writer_left_open_is_named(mqtrace, tmp_path, monkeyp
         assert mqtrace(*before, "landing")[2] == ""
 
 
-def test_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
-    good = tmp_path / "body"
-    good.write_bytes(PUB)
-    assert "missing" in mqtrace.refuses("decode", good, tmp_path / "missing")
-
-
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that opens and cannot be read")
 @pytest.mark.parametrize("command", ["decode", "encode"])
 def test_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
     message = "/proc/self/mem: cannot be read (Input/output error); give a regular file, or a pipe to -"
     assert mqtrace.refuses(command, "/proc/self/mem") == f"mqtrace: error: {message}\n"
-
-
-def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
-    path = tmp_path / "other.parquet"
-    pq.write_table(pa.table({"x": [1]}), path)
-    assert mqtrace.refuses("decode", path).endswith("has no column 'body', so it is not a native landing\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
@@ -416,6 +393,8 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     code, out, err = mqtrace("decode", tmp_path)
     assert (code, err) == (0, "")
     assert [item["trace_type"] for item in objects(out)] == ["Pub"]
+    refusal = mqtrace.refuses("decode", tmp_path / "verdicts.parquet")
+    assert refusal.endswith("has no column 'body', so it is not a native landing\n")
 
 
 COMPRESSED = [

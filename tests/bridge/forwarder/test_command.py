@@ -12,11 +12,10 @@ from confluent_kafka.cimpl import Consumer, TopicPartition
 
 from bridge.addresses import Kind
 from otel_mqtrace.cli import main
-from otel_mqtrace.landing import LandedMessage, LandingWriter, claim
+from otel_mqtrace.landing import claim
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.killing import forwarded_under_fire, kafka_sender, running_forward
-from tests.support.landings import landed_lines
 from tests.support.rocketmq_remoting import HANG_UP, RemotingCluster, response_to
 from tests.support.trace_stories import after, before, body_of, pub
 
@@ -294,21 +293,6 @@ def test_file_that_changed_after_it_was_forwarded_is_named_at_every_run(tmp_path
         )
     assert main([*options, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unreadable_bodies"] == 1
-
-
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_landing_of_a_landing_keeps_arrivals_and_keys(form, tmp_path):
-    """A landing made today of old records is not late."""
-    first, second = tmp_path / "first", tmp_path / "second"
-    writer = LandingWriter(first, format=form)
-    message = LandedMessage(source="trace", arrival_ms=1_700_000_000_000, keys="k1 k2", body=body_of(pub()))
-    writer.write([message])
-    writer.finish()
-    assert (
-        main(["forward", "--source", str(first), "--landing", str(second), "--landing-format", "jsonl", "--once"]) == 0
-    )
-    (line,) = landed_lines(second)
-    assert (line["arrival_ms"], line["keys"]) == (1_700_000_000_000, "k1 k2")
 
 
 # -- killed again and again; more of it: tests/peers ------------------------------------------------------------------

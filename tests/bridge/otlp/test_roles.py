@@ -18,9 +18,8 @@ def test_row_that_is_no_span_has_no_role():
     assert role_of(SpanFacts(is_span=False, trace_type="Pub")) is None
 
 
-@pytest.mark.parametrize(
-    ("words", "kind", "scope"),
-    [
+FACTS = {
+    ("kind", "scope"): [
         ({"trace_type": "Pub"}, "publish", None),
         ({"trace_type": "Sub", "operation": "send"}, "consume", None),
         ({"trace_type": "EndTransaction"}, "transaction_end", None),
@@ -40,16 +39,7 @@ def test_row_that_is_no_span_has_no_role():
         ({"operation": "send", "is_trace_traffic": True}, "publish", "TRACE_TRAFFIC"),
         ({"operation": "receive", "is_trace_traffic": True}, None, "TRACE_TRAFFIC"),
     ],
-)
-def test_span_is_an_event_or_has_a_scope(words, kind, scope):
-    facts = role(**words)
-    assert (facts.kind, facts.scope) == (kind, scope)
-    assert (facts.half is None) == (kind is None)
-
-
-@pytest.mark.parametrize(
-    ("words", "writer"),
-    [
+    ("writer",): [
         ({"trace_type": "", "library": AGENT}, "mqtrace"),
         ({"library": "otel_mqtrace"}, "mqtrace"),
         (NEW, "java-agent-new"),
@@ -59,14 +49,7 @@ def test_span_is_an_event_or_has_a_scope(words, kind, scope):
         ({**NEW, "library": "kafka-python"}, "other"),
         ({**NEW, "library": None}, "other"),
     ],
-)
-def test_writer_of_a_span_is_detected_by_library_and_names(words, writer):
-    assert role(**words).writer == writer
-
-
-@pytest.mark.parametrize(
-    ("words", "success", "code"),
-    [
+    ("success", "context_code"): [
         ({"operation": "send"}, True, None),
         ({"operation": "send", "status": "ERROR"}, False, None),
         ({"operation": "send", "error_type": "timeout"}, False, None),
@@ -86,23 +69,13 @@ def test_writer_of_a_span_is_detected_by_library_and_names(words, writer):
         ({"trace_type": "Sub", "success": "true", "half": "before"}, None, None),
         ({"trace_type": "EndTransaction"}, None, None),
         ({"operation": "receive", "success": "true", "context_code": "?"}, True, "?"),
+        # RocketMQ calls two of its codes successes
+        *(
+            ({"operation": "process", "error_type": code.name}, code.name in {"SUCCESS", "TIME_OUT"}, code.name)
+            for code in ContextCode
+        ),
     ],
-)
-def test_outcome_is_read_as_far_as_the_span_has_it(words, success, code):
-    facts = role(**words)
-    assert (facts.success, facts.context_code) == (success, code)
-
-
-@pytest.mark.parametrize("code", ContextCode)
-def test_error_type_of_a_rocketmq_code_is_that_code(code):
-    """RocketMQ calls two of its codes successes."""
-    facts = role(operation="process", error_type=code.name)
-    assert (facts.context_code, facts.success) == (code.name, code.name in {"SUCCESS", "TIME_OUT"})
-
-
-@pytest.mark.parametrize(
-    ("words", "is_alone"),
-    [
+    ("is_alone",): [  # in its call, unless the span leaves it open
         ({"operation": "process"}, True),
         ({"operation": "Create"}, False),
         ({**OLD, "linked": True}, False),
@@ -110,14 +83,7 @@ def test_error_type_of_a_rocketmq_code_is_that_code(code):
         ({**NEW, "linked": True}, True),
         ({**OLD, "operation": "send", "linked": True}, True),
     ],
-)
-def test_message_is_alone_in_its_call_unless_the_span_leaves_it_open(words, is_alone):
-    assert role(**words).is_alone is is_alone
-
-
-@pytest.mark.parametrize(
-    ("words", "msg_type"),
-    [
+    ("msg_type",): [
         ({"msg_type": "Delay_Msg", "registry_msg_type": "fifo"}, "Delay_Msg"),
         ({"msg_type": ""}, ""),
         ({"registry_msg_type": "FIFO"}, "Order_Msg"),
@@ -125,20 +91,27 @@ def test_message_is_alone_in_its_call_unless_the_span_leaves_it_open(words, is_a
         ({"registry_msg_type": "priority"}, None),
         ({}, None),
     ],
-)
-def test_message_type_has_the_name_of_rocketmq(words, msg_type):
-    assert role(**words).msg_type == msg_type
+    ("half", "has_ended"): [
+        ({"trace_type": "Sub", "half": "before"}, "before", False),
+        ({"trace_type": "Sub", "half": "after"}, "after", True),
+        ({"trace_type": "Sub", "half": "Before"}, "whole", True),
+        ({"trace_type": "Sub", "half": None}, "whole", True),
+    ],
+    ("from_transaction_check",): [
+        ({"from_transaction_check": None}, None),
+        ({"from_transaction_check": "true"}, True),
+        ({"from_transaction_check": "false"}, False),
+        ({"from_transaction_check": "TRUE"}, False),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("half", "expected", "has_ended"),
-    [("before", "before", False), ("after", "after", True), ("Before", "whole", True), (None, "whole", True)],
+    ("names", "words", "values"),
+    [(names, words, values) for names, rows in FACTS.items() for words, *values in rows],
+    ids=lambda part: ",".join(part) if isinstance(part, (tuple, dict)) else None,
 )
-def test_span_of_the_first_half_has_not_ended(half, expected, has_ended):
-    seen = role(trace_type="Sub", half=half)
-    assert (seen.half, seen.has_ended) == (expected, has_ended)
-
-
-@pytest.mark.parametrize(("text", "expected"), [(None, None), ("true", True), ("false", False), ("TRUE", False)])
-def test_transaction_check_is_read_from_the_span(text, expected):
-    assert role(from_transaction_check=text).from_transaction_check is expected
+def test_facts_of_a_role_follow_from_the_words_of_the_span(names, words, values):
+    facts = role(**words)
+    assert [getattr(facts, name) for name in names] == values
+    assert (facts.half is None) == (facts.kind is None)

@@ -142,11 +142,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_invalid_call_is_exit_code_2_and_one_line(name, landing, mqtrace):
+def test_invalid_call_is_exit_code_2_and_one_line_without_the_secret(name, landing, mqtrace, monkeypatch):
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "who")
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "very-secret")
     arguments, reason = WRONG[name]
     Path(landing, "empty").mkdir()
     arguments = [argument.replace("LANDING", landing) for argument in arguments]
-    assert reason.replace("LANDING", landing) in mqtrace.refuses("query", *arguments)
+    err = mqtrace.refuses("query", *arguments)
+    assert reason.replace("LANDING", landing) in err
+    assert "very-secret" not in err
 
 
 UNREADABLE = {
@@ -161,13 +165,6 @@ def test_only_input_that_cannot_be_read_is_exit_code_2_and_one_line_with_the_rea
     (tmp_path / name).write_bytes(content)
     err = mqtrace.refuses("query", "--msg-id", ID, tmp_path / name)
     assert err.startswith(f"mqtrace: error: nothing to search in {tmp_path / name}: {why}")
-
-
-def test_secret_is_never_printed(monkeypatch, mqtrace):
-    monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "who")
-    monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "very-secret")
-    err = mqtrace.refuses("query", "--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200")
-    assert "very-secret" not in err
 
 
 def test_json_lists_messages_with_their_timelines(landing, capsysbinary):
