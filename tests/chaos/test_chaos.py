@@ -3,6 +3,7 @@
 import random
 import secrets
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -30,11 +31,9 @@ class Jumping(SystemClock):
 class Faulty(SpanExporter):
     """Does what ``mode`` says; remembers what it took for good."""
 
-    name: str
     mode: str = "ok"
     taken: list[str] = field(default_factory=list)
     inside: int = 0
-    entered: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
 
     def export(self, spans):
@@ -42,12 +41,11 @@ class Faulty(SpanExporter):
         self.inside += 1
         try:
             if self.mode == "hang":
-                self.entered.set()
                 self.released.wait(HANG_S)
             if self.mode == "raise":
-                raise ConnectionError(self.name)
+                raise ConnectionError
             if self.mode == "exit":
-                raise SystemExit(self.name)
+                raise SystemExit
             if self.mode == "fail":
                 return SpanExportResult.FAILURE
             self.taken += [each.name for each in spans]
@@ -62,8 +60,7 @@ class Faulty(SpanExporter):
         self.released.set()
 
     def after_fork(self):
-        self.mode, self.taken, self.inside = "ok", [], 0
-        self.entered, self.released = threading.Event(), threading.Event()
+        self.mode, self.taken, self.inside, self.released = "ok", [], 0, threading.Event()
 
 
 class Storm:
@@ -73,7 +70,7 @@ class Storm:
         self.random = random.Random(seed)
         self.steps = steps
         self.clock = Jumping()
-        self.exporters = [Faulty("first"), Faulty("second")]
+        self.exporters = [Faulty(), Faulty()]
         self.processor = MqTraceSpanProcessor(
             *self.exporters,
             max_queue_size=self.random.choice([1, 5, 50, 2048]),
@@ -106,11 +103,8 @@ class Storm:
             for each in range(count):
                 self.processor.on_end(span(f"{first}.{number}.{each}"))
 
-        workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        with ThreadPoolExecutor(threads) as workers:
+            list(workers.map(work, range(threads)))
         self.offered += count * threads
 
     def change(self):
@@ -118,7 +112,7 @@ class Storm:
         exporter.released.set()
         exporter.mode = self.random.choice(["ok", "ok", "raise", "exit", "fail", "hang"])
         if exporter.mode == "hang":
-            exporter.released, exporter.entered = threading.Event(), threading.Event()
+            exporter.released = threading.Event()
 
     def flush(self):
         before = self.processor.stats()

@@ -9,6 +9,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.loss_ledger import Ledger
+from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.settings import LaneSettings
 from otel_mqtrace.testing import ManualClock
 
@@ -69,6 +70,15 @@ class Hanging(Scripted):
     def shutdown(self):
         self.let_go.wait(GENEROUS_S)
         super().shutdown()
+
+
+def stuck_processor(**options):
+    """A processor of one span a batch that hangs in the export of a span ``in flight``, and its exporter."""
+    exporter = Stuck()
+    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1, **options)
+    processor.on_end(span("in flight"))
+    assert exporter.entered.wait(GENEROUS_S)
+    return processor, exporter
 
 
 def lane_of(exporter, *, clock=None, background=False, **settings):

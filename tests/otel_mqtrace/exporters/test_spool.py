@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given
@@ -138,12 +139,8 @@ def test_unreadable_file_does_not_break_the_spool(tmp_path, caplog):
 
 def test_messages_that_could_not_be_synced_are_refused(spool, tmp_path, monkeypatch):
     spool.put([message("safe")])
-
-    def refuse(_fd):
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as broken:
-        broken.setattr(os, "fsync", refuse)
+        broken.setattr(os, "fsync", Mock(side_effect=OSError(5, "Input/output error")))
         assert spool.put([message("lost"), message("lost too")]) == 0
     assert values(spool) == ["safe"]
     assert spool.put([message("after")]) == 1
@@ -185,12 +182,9 @@ def test_file_of_a_dead_process_in_which_nothing_waits_is_removed(tmp_path):
 
 
 def test_spool_closes_where_the_file_system_cannot_tell_a_removal(spool, tmp_path, monkeypatch):
-    def refuse(_fd):
-        raise OSError(116, "Stale file handle")
-
     spool.put([message("a")])
     with monkeypatch.context() as stale:
-        stale.setattr(os, "fstat", refuse)
+        stale.setattr(os, "fstat", Mock(side_effect=OSError(116, "Stale file handle")))
         spool.close()
     assert (values(Spool(tmp_path, max_bytes=PLENTY)), spool.corrupt_bytes) == (["a"], 0)
 
@@ -205,12 +199,8 @@ def test_truncated_file_loses_the_truncated_message_only(spool, tmp_path):
 
 def test_acknowledgement_that_cannot_be_written_is_kept_in_memory(spool, monkeypatch):
     spool.put([message("a"), message("b"), message("c")])
-
-    def refuse(*_args):
-        raise OSError(30, "Read-only file system")
-
     with monkeypatch.context() as broken:
-        broken.setattr(os, "pwrite", refuse)
+        broken.setattr(os, "pwrite", Mock(side_effect=OSError(30, "Read-only file system")))
         spool.ack(spool.oldest(2))
     assert values(spool) == ["c"]
 

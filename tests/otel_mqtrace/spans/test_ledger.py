@@ -15,7 +15,7 @@ from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, Ledger
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.queue import EXPORT_FAILED, QUEUE_FULL, ExportOutcome
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import GENEROUS_S, Scripted, Stuck, span, worker_ended
+from tests.support.lanes import GENEROUS_S, Scripted, span, stuck_processor, worker_ended
 
 MINUTE_NS = 60_000_000_000
 SHOP = Resource({"service.name": "shop", "service.instance.id": "shop-1"})
@@ -212,12 +212,9 @@ ledger.save_due(0, last=True)
 
 
 def test_batch_in_flight_when_the_shutdown_times_out_is_in_the_file_once(tmp_path):
-    exporter = Stuck()
+    processor, exporter = stuck_processor(ledger_dir=tmp_path)
     exporter.answers = [SpanExportResult.FAILURE]
-    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1, ledger_dir=tmp_path)
-    processor.on_end(lost_span())
-    assert exporter.entered.wait(GENEROUS_S)
-    processor.on_end(lost_span())
+    processor.on_end(span())
     processor.shutdown(timeout_millis=10)
     exporter.let_go.set()
     assert worker_ended(processor, GENEROUS_S)
@@ -278,14 +275,12 @@ def test_losses_reported_out_of_order_are_passed_once():
 
 
 def test_loss_callback_may_read_stats_and_flush_during_a_shutdown():
-    exporter, answers = Stuck(), []
+    answers = []
 
     def ask(lane, _lost):
         answers.append((processor.stats()[lane]["dropped"]["shutdown_timeout"], processor.force_flush(10**9)))
 
-    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1, on_drop=ask)
-    processor.on_end(span("stuck"))
-    assert exporter.entered.wait(20)
+    processor, exporter = stuck_processor(on_drop=ask)
     processor.on_end(span("waits"))
     processor.shutdown(timeout_millis=50)
     assert answers == [(1, False), (2, True)]  # what waits, then the batch in flight

@@ -19,7 +19,16 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace.spans.processor import COMPONENT_TYPE, MqTraceSpanProcessor
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import GENEROUS_S, Hanging, Scripted, Stuck, account_balances, span, worker_ended
+from tests.support.lanes import (
+    GENEROUS_S,
+    Hanging,
+    Scripted,
+    Stuck,
+    account_balances,
+    span,
+    stuck_processor,
+    worker_ended,
+)
 from tests.support.programs import run_in_child
 
 GENEROUS_MS = GENEROUS_S * 1000
@@ -95,10 +104,7 @@ def test_exports_never_overlap_whichever_thread_flushes():
 @pytest.fixture
 def stuck():
     """A processor whose exporter hangs in the export of one span while another waits."""
-    exporter = Stuck()
-    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1)
-    processor.on_end(span("in flight"))
-    assert exporter.entered.wait(GENEROUS_S)
+    processor, exporter = stuck_processor()
     processor.on_end(span("waiting"))
     yield processor, exporter
     exporter.let_go.set()
@@ -217,10 +223,8 @@ def metrics(reader):
 
 
 def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity(reader, metrics):
-    provider, stuck = MeterProvider([reader], shutdown_on_exit=False), Stuck()
-    processor = MqTraceSpanProcessor(stuck, meter_provider=provider, max_queue_size=2, max_export_batch_size=1)
-    processor.on_end(span("in flight"))
-    assert stuck.entered.wait(GENEROUS_S)
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    processor, stuck = stuck_processor(meter_provider=provider, max_queue_size=2)
     processor.on_end(span("waits"))
     processor.on_end(span("waits, too"))
     assert metrics() == {  # and none of the exporter, which has no component type
@@ -465,10 +469,7 @@ def test_flush_and_shutdown_without_threads_end_in_time_beside_a_stuck_export():
 
 
 def test_calling_thread_neither_raises_nor_waits_nor_logs(caplog):
-    stuck = Stuck()
-    processor = MqTraceSpanProcessor(stuck, max_queue_size=2, max_export_batch_size=1)
-    processor.on_end(span())
-    assert stuck.entered.wait(GENEROUS_S)
+    processor, stuck = stuck_processor(max_queue_size=2)
     with caplog.at_level(logging.DEBUG):
         for _ in range(3_000):
             processor.on_start(span())

@@ -152,41 +152,34 @@ def test_child_of_an_unnoticed_fork_exports_its_own_spans_only(ending, own, monk
     assert len(flushes) == bool(own)
 
 
-def test_greenlets_share_a_processor(run):
-    output = run(
-        """
-        import gevent
-        def work(number):
-            tracer.start_span(f"greenlet {number}").end()
-        gevent.joinall([gevent.spawn(work, number) for number in range(20)], raise_error=True)
-        assert processor.force_flush(timeout_millis=20_000)
-        provider.shutdown()
-        books = processor.stats()["Writing"]
-        assert books["offered"] == books["exported"] == 20, books
-        """,
-        prefix="from gevent import monkey; monkey.patch_all()\n",
-    )
-    assert sorted(name for _, name in output) == sorted(f"greenlet {number}" for number in range(20))
-
-
-def test_end_of_a_span_runs_no_other_greenlet(run):
+def test_greenlets_share_a_processor_and_the_end_of_a_span_runs_no_other(run):
     """It may come in a callback inside a call of a client, which another greenlet must not make meanwhile."""
-    run(
+    written = run(
         """
         import gevent
         sys.setswitchinterval(1e-6)
+
+        def end_spans(name):
+            running.append(name)
+            for _ in range(9):
+                tracer.start_span(name).end()
+
         for phase in range(2):  # the worker is started, and is woken up
-            others = [gevent.spawn(int) for _ in range(9)]
-            for number in range(9):
-                tracer.start_span("in a callback").end()
-            assert not any(each.ready() for each in others)
-            gevent.joinall(others)
-            provider.force_flush()
+            running = []
+            others = [gevent.spawn(end_spans, f"greenlet {number}") for number in range(9)]
+            end_spans("in a callback")
+            assert running == ["in a callback"]
+            gevent.joinall(others, raise_error=True)
+            assert processor.force_flush(timeout_millis=20_000)
             gevent.idle()  # the worker waits again
         provider.shutdown()
+        books = processor.stats()["Writing"]
+        assert books["offered"] == books["exported"] == 180, books
         """,
         prefix="from gevent import monkey; monkey.patch_all()\n",
     )
+    names = ("in a callback", *(f"greenlet {number}" for number in range(9)))
+    assert Counter(name for _, name in written) == dict.fromkeys(names, 18)
 
 
 def test_sigterm_with_the_documented_recipe_loses_no_span():

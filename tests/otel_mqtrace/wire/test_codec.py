@@ -99,16 +99,6 @@ def test_ordinal_with_a_sign_is_read_as_java_reads_it():
     assert _one(PUB + "\x01+0\x02").beans[0].msg_type is MessageType.NORMAL
 
 
-def test_glued_cloud_records_are_split():
-    """X19: what 4.9.5-4.9.8 and 5.1.4-5.3.0 glued together, even to a record of another type, is recovered."""
-    decoded = decode_body(ODD["G27"] + GOOD.encode())
-    assert decoded.errors == ()
-    assert [trace_ctx.trace_type.value for trace_ctx in decoded.contexts] == ["SubAfter", "SubAfter", "SubBefore"]
-    assert [trace_ctx.beans[0].keys for trace_ctx in decoded.contexts] == ["k1", "k2", "k"]
-    assert decoded.dialects == ("5.1.4/CLOUD", "5.1.4/CLOUD", "5.5.0")
-    assert decode_body(ODD["G26"]).dialects == ("5.1.4/CLOUD",)
-
-
 def test_neighbours_of_a_bad_record_are_kept():
     decoded = decode_body((GOOD + "SubBefore\x01x\x02" + GOOD).encode() + ODD["G11"])
     assert decoded.record_indexes == (0, 2)
