@@ -101,18 +101,24 @@ def test_explicit_mode_has_a_span_in_the_block_only_also_when_its_consumer_is_go
     assert unhandled() == {"handed_over_unhandled": 1}
 
 
-def test_late_blocks_have_no_second_span_and_turn_the_explicit_mode_on(consuming, spans, unhandled, caplog):
-    consumer = consuming(*[b"x"] * 5)
+def test_late_blocks_have_the_ended_span_and_the_baggage_and_turn_the_explicit_mode_on(
+    consuming, spans, unhandled, caplog
+):
+    consumer = consuming(*[{"value": b"x", "headers": [TRACEPARENT, ("baggage", "tenant=7")]}] * 5)
     *late, _current = [poll(consumer) for _ in range(4)]
-    for message in late:
-        with pytest.raises(LookupError), process(message):
+    ended = spans.take_all()
+    for message, span in zip(late, ended, strict=True):
+        with pytest.raises(LookupError), process(message) as handling:  # noqa: PT012 - a handler
+            assert trace.get_current_span().get_span_context() == span.get_span_context()
+            assert baggage.get_baggage("tenant") == "7"
+            assert not handling.span.is_recording()
             raise LookupError
     assert unhandled() == {"outcome_too_late": 3}
     last = poll(consumer)
     assert current_span_id() == 0
     with process(last) as handling:
         assert handling.span.is_recording()
-    ended = spans.take_all()
+    ended += spans.take_all()
     assert [span.attributes["messaging.kafka.offset"] for span in ended] == [0, 1, 2, 3, 4]
     assert {trace_context_of(span).context_code for span in ended} == {ContextCode.SUCCESS}
     assert caplog.text.count("is left to its blocks (MQTRACE_PROCESS_SPANS=explicit") == 1
@@ -175,17 +181,6 @@ def test_registry_keeps_no_span_of_a_handled_message_and_forgets_a_collected_con
     del state
     gc.collect()
     assert len(registry) == 0
-
-
-def test_late_block_has_the_ended_span_and_the_baggage(consuming, spans):
-    consumer = consuming({"value": b"1", "headers": [TRACEPARENT, ("baggage", "tenant=7")]})
-    message = poll(consumer)
-    consumer.poll(0)
-    ended = spans.take()
-    with process(message) as handling:
-        assert trace.get_current_span().get_span_context() == ended.get_span_context()
-        assert baggage.get_baggage("tenant") == "7"
-        assert not handling.span.is_recording()
 
 
 class Thing:

@@ -1,6 +1,7 @@
 """A traced producer of confluent-kafka: spans, headers, callbacks, batches, and every way a send can end."""
 
 import copy
+from contextlib import nullcontext
 from types import MappingProxyType
 
 import pytest
@@ -35,6 +36,11 @@ def _sent(producer, spans, topic, *args, **kwargs):
     producer.produce(topic, *args, **kwargs)
     assert producer.flush(10) == 0
     return spans.take(f"send {topic}")
+
+
+def _unsampled():
+    span_ctx = trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0))
+    return trace.use_span(trace.NonRecordingSpan(span_ctx))
 
 
 def test_delivered_message_has_every_field_of_the_table(producer, spans, kafka, topic):
@@ -126,43 +132,37 @@ def test_call_that_fails_is_recorded_and_raises_unchanged(producer_of, spans, to
 
 
 @pytest.mark.parametrize("headers", [None, {"UNIQ_KEY": "order-1"}, [("kind", b"order")]])
-@pytest.mark.parametrize("only_errors", [False, True], ids=["recorded", "with a span"])
+@pytest.mark.parametrize(
+    ("make_producer", "conf", "around"),
+    [
+        (None, {}, nullcontext),
+        (None, {"delivery_report_only_error": True}, nullcontext),
+        (SerializingProducer, {"value_serializer": lambda value, _: value}, nullcontext),
+        (None, {}, _unsampled),
+    ],
+    ids=["recorded", "with a span", "serialised", "unsampled"],
+)
 def test_message_too_large_with_our_headers_alone_goes_without_them(
-    producer_of, spans, topic, stored, only_errors, headers
+    producer_of, spans, topic, stored, make_producer, conf, around, headers
 ):
-    conf = {"message_max_bytes": 10_000, "delivery_report_only_error": only_errors}
     body = b"x" * 9_900
-    producer = producer_of(**conf)
-    producer.produce(topic, body, headers=headers)
-    assert producer.flush(10) == 0
+    producer = producer_of(make_producer=make_producer, message_max_bytes=10_000, **conf)
+    with around():
+        producer.produce(topic, value=body, headers=headers)
+        assert producer.flush(10) == 0
+        with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+            producer.produce(topic, value=body * 2)
     (message,) = stored(topic, 1)
     own = [("UNIQ_KEY", b"order-1")] if type(headers) is dict else headers
     assert (message.value(), message.headers()) == (body, own)
-    span = spans.take(f"send {topic}")
-    assert span.attributes["mqtrace.success"] is True
+    if around is _unsampled:
+        return
+    span, refused = spans.take_all(f"send {topic}")
+    assert (span.attributes["mqtrace.success"], refused.attributes["error.type"]) == (True, "MSG_SIZE_TOO_LARGE")
     if type(headers) is dict:
         assert span.attributes["messaging.message.id"] == "order-1"
-    elif not only_errors:
+    elif "delivery_report_only_error" not in conf:
         assert span.attributes["messaging.message.id"] == f"{topic}-0@0"
-    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
-        producer.produce(topic, body * 2)
-    assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
-
-
-@pytest.mark.parametrize("headers", [None, {"kind": "order"}])
-def test_serialised_message_too_large_with_our_headers_alone_goes_without_them(
-    producer_of, spans, topic, stored, headers
-):
-    conf = {"message_max_bytes": 10_000, "value_serializer": lambda value, _: b"x" * value}
-    producer = producer_of(make_producer=SerializingProducer, **conf)
-    producer.produce(topic, value=9_900, headers=headers)
-    assert producer.flush(10) == 0
-    own = None if headers is None else [("kind", b"order")]
-    assert [(len(each.value()), each.headers()) for each in stored(topic, 1)] == [(9_900, own)]
-    assert spans.take(f"send {topic}").attributes["messaging.message.id"] == f"{topic}-0@0"
-    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
-        producer.produce(topic, value=20_000)
-    assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
 
 def test_message_too_large_without_headers_of_ours_is_serialised_once(producer_of, spans, topic):
@@ -183,16 +183,6 @@ def test_message_of_a_batch_too_large_with_our_headers_alone_goes_without_them(p
     assert [message.headers() for message in stored(topic, 1)] == [None]
     assert [each.get("_error") and each["_error"].name() for each in messages] == [None, "MSG_SIZE_TOO_LARGE"]
     assert [span.attributes["mqtrace.success"] for span in spans.take_all(f"send {topic}")] == [False, True]
-
-
-def test_unsampled_message_too_large_with_our_headers_alone_goes_without_them(producer_of, spans, topic, stored):
-    unsampled = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0)))
-    producer = producer_of(message_max_bytes=10_000)
-    with trace.use_span(unsampled):
-        producer.produce(topic, b"x" * 9_900)
-    assert producer.flush(10) == 0
-    assert [message.headers() for message in stored(topic, 1)] == [None]
-    spans.assert_empty()
 
 
 @pytest.mark.parametrize("only_errors", [False, True])
@@ -436,38 +426,33 @@ def test_batch_under_leave_has_no_span(producer_of, spans, topic, stored):
 
 
 class TestAsTheClient:
-    def test_refused_message_has_its_error_in_dict_and_span(self, producer_of, spans, topic, policy):
+    @pytest.mark.parametrize(
+        ("bodies", "conf", "error", "count"),
+        [
+            ([b"1", TOO_LARGE, b"2"], {}, "MSG_SIZE_TOO_LARGE", 1),
+            ([b"1"] * 4, {"queue_buffering_max_messages": 2, "linger_ms": 60_000}, "_QUEUE_FULL", 2),
+        ],
+        ids=["too large", "full queue refuses the rest"],
+    )
+    def test_refused_message_has_its_error_in_dict_and_span(
+        self, producer_of, spans, topic, policy, bodies, conf, error, count
+    ):
         def run(options):
             calls = []
-            messages = [{"value": b"1"}, {"value": TOO_LARGE, "callback": lambda *_: calls.append(1)}, {"value": b"2"}]
-            producer = producer_of(options)
-            queued = producer.produce_batch(topic, messages)
-            producer.flush(10)
-            return queued, [repr(message.get("_error")) for message in messages], calls
-
-        untraced = run(False)
-        assert untraced[0] == 2
-        assert run(_under(policy)) == untraced
-        refused, *delivered = spans.take_all(f"send {topic}")
-        assert refused.attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
-        assert refused.status.status_code is StatusCode.ERROR
-        assert [send.attributes["mqtrace.success"] for send in delivered] == [True, True]
-
-    def test_full_queue_refuses_the_rest_of_the_batch(self, producer_of, spans, topic, policy):
-        def run(options):
-            messages = [{"value": b"1"} for _ in range(4)]
-            producer = producer_of(options, queue_buffering_max_messages=2, linger_ms=60_000)
+            messages = [{"value": body, "callback": lambda *report: calls.append(report[1].value())} for body in bodies]
+            producer = producer_of(options, **conf)
             queued = producer.produce_batch(topic, messages)
             refused = spans.take_all()
-            producer.purge()
             producer.flush(10)
-            spans.take_all()
-            return (queued, [repr(message.get("_error")) for message in messages]), refused
+            return (queued, [repr(message.get("_error")) for message in messages], calls), refused
 
         untraced, _ = run(False)
+        assert untraced[0] == 2
         traced, refused = run(_under(policy))
         assert traced == untraced
-        assert [span.attributes["error.type"] for span in refused] == ["_QUEUE_FULL"] * 2
+        assert [span.attributes["error.type"] for span in refused] == [error] * count
+        assert {span.status.status_code for span in refused} == {StatusCode.ERROR}
+        assert [send.attributes["mqtrace.success"] for send in spans.take_all(f"send {topic}")] == [True, True]
 
     @pytest.mark.parametrize("make_producer", [None, SerializingProducer])
     def test_list_and_dicts_of_the_caller_are_not_changed(self, producer_of, spans, topic, policy, make_producer):
@@ -497,10 +482,9 @@ class TestAsTheClient:
 
 def test_suppressed_or_unsampled_batch_has_no_span(producer_of, spans, topic, policy, stored):
     producer = producer_of(_under(policy))
-    unsampled = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0)))
     with suppress_instrumentation():
         assert producer.produce_batch(topic, [{"value": b"1"}]) == 1
-    with trace.use_span(unsampled):
+    with _unsampled():
         assert producer.produce_batch(topic, [{"value": b"2"}]) == 1
     assert producer.produce_batch(topic, []) == 0
     producer.flush(10)
@@ -511,19 +495,6 @@ def test_suppressed_or_unsampled_batch_has_no_span(producer_of, spans, topic, po
         assert read_unique_id(dict(second.headers())["UNIQ_KEY"].decode())
     else:
         assert second.headers() is None
-
-
-def test_messages_of_a_batch_in_a_transaction_have_its_end(producer_of, spans, topic, policy):
-    producer = producer_of(_under(policy), transactional_id=f"batch-{topic}")
-    producer.init_transactions(10)
-    producer.begin_transaction()
-    producer.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}])
-    producer.commit_transaction(10)
-    sends, ends = spans.take_all(f"send {topic}"), spans.take_all(f"end_transaction {topic}")
-    assert [send.attributes["mqtrace.msg_type"] for send in sends] == ["Trans_Msg_Half"] * 2
-    assert [end.attributes["messaging.message.id"] for end in ends] == [
-        send.attributes["messaging.message.id"] for send in sends
-    ]
 
 
 def test_exception_of_ours_loses_no_message_of_a_batch(

@@ -208,11 +208,21 @@ def transactional(transactional_of):
 
 
 @pytest.mark.parametrize(
-    ("end", "state"), [("commit_transaction", "COMMIT_MESSAGE"), ("abort_transaction", "ROLLBACK_MESSAGE")]
+    ("policy", "end", "state"),
+    [
+        (None, "commit_transaction", "COMMIT_MESSAGE"),
+        *((policy, "abort_transaction", "ROLLBACK_MESSAGE") for policy in (None, "correlate", "send_each")),
+    ],
 )
-def test_every_message_of_a_transaction_has_an_end_linked_to_its_send(transactional, spans, topic, end, state):
-    for body in (b"1", b"2"):
-        transactional.produce(topic, body)
+def test_every_message_of_a_transaction_has_an_end_linked_to_its_send(
+    transactional_of, spans, topic, policy, end, state
+):
+    transactional = transactional_of(**({} if policy is None else {"headerless_sends": policy}))
+    if policy is None:
+        for body in (b"1", b"2"):
+            transactional.produce(topic, body)
+    else:
+        transactional.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}])
     transactional.flush(10)
     getattr(transactional, end)(10)
     sends, ends = spans.take_all(f"send {topic}"), spans.take_all(f"end_transaction {topic}")

@@ -283,11 +283,6 @@ _OLD_PROCESS = {
 }
 
 
-@pytest.fixture
-def opt_in(monkeypatch):
-    return lambda text: monkeypatch.setenv(OPT_IN, text)
-
-
 def _send(tracing, system="kafka"):
     hook = SendHook(tracing=tracing, system=system, client_id="shop", servers="broker:9092")
     hook.after(hook.before("orders", body=b"x", headers={"KEYS": b"a b"}), partition=2, offset=7)
@@ -300,8 +295,8 @@ def _process(tracing, *messages, system="kafka"):
 
 
 @pytest.mark.parametrize("asked", ["", "http", "messaging", " messaging , http/dup", "MESSAGING"])
-def test_current_names_are_written_by_default(opt_in, tracing_with, exporter, asked):
-    opt_in(asked)
+def test_current_names_are_written_by_default(monkeypatch, tracing_with, exporter, asked):
+    monkeypatch.setenv(OPT_IN, asked)
     tracing = tracing_with()
     assert tracing.naming is None
     _send(tracing)
@@ -317,8 +312,8 @@ def test_current_names_are_written_by_default(opt_in, tracing_with, exporter, as
         *((asked, True) for asked in ("messaging/dup", "messaging/legacy,messaging/dup", "messaging , messaging/dup")),
     ],
 )
-def test_legacy_writes_the_old_names_alone_and_dup_writes_both(opt_in, tracing_with, exporter, asked, both):
-    opt_in(asked)
+def test_legacy_writes_the_old_names_alone_and_dup_writes_both(monkeypatch, tracing_with, exporter, asked, both):
+    monkeypatch.setenv(OPT_IN, asked)
     tracing = tracing_with()
     assert SendHook(tracing=tracing).record("orders", b"x", None, None, None) is None
     assert ConsumeHook(tracing=tracing).record("orders", (2, 7, None, 1, None), (), None) is None
@@ -332,8 +327,8 @@ def test_legacy_writes_the_old_names_alone_and_dup_writes_both(opt_in, tracing_w
     assert (send.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
 
 
-def test_batch_has_the_old_names_of_its_client(opt_in, tracing_with, exporter):
-    opt_in("messaging/legacy")
+def test_batch_has_the_old_names_of_its_client(monkeypatch, tracing_with, exporter):
+    monkeypatch.setenv(OPT_IN, "messaging/legacy")
     messages = incoming(partition=2, body_length=1), incoming(partition=3, offset=8)
     _process(tracing_with(), *messages, system="rocketmq")
     span = exporter.take("orders process")

@@ -71,10 +71,18 @@ def test_send_without_an_offset_has_an_id_in_the_native_record(sent, answer):
     assert read.beans[0].msg_id == trace_ctx.beans[0].msg_id
 
 
-def test_id_of_the_client_wins_over_the_header_and_is_written(sent):
-    call, span = sent({"partition": 0, "offset": 1}, headers=[("UNIQ_KEY", b"stale")], msg_id="mine")
+def test_fields_of_the_client_win_over_the_headers_and_its_id_is_written(sent):
+    call, span = sent(
+        {"partition": 0, "offset": 1},
+        headers=[("UNIQ_KEY", b"stale"), ("TAGS", b"a"), ("KEYS", b"k1")],
+        msg_id="mine",
+        tags="b",
+        keys=["k2", "k3"],
+        msg_type=MessageType.ORDER,
+    )
     assert [value for name, value in call.headers if name == "UNIQ_KEY"] == [b"stale", b"mine"]
-    assert span.attributes["messaging.message.id"] == "mine"
+    (bean,) = trace_context_of(span).beans
+    assert (bean.msg_id, bean.tags, bean.keys, bean.msg_type) == ("mine", "b", "k2 k3", MessageType.ORDER)
 
 
 def test_empty_id_is_replaced_on_both_sides(sent, processed):
@@ -177,12 +185,6 @@ def test_failed_send_has_its_error_type(sent):
     assert span.attributes["error.type"] == "NOT_ENOUGH_REPLICAS"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "too few")
     assert [event.attributes["exception.message"] for event in span.events] == ["torn"]
-
-
-def test_client_fields_win_over_the_headers(sent):
-    _, span = sent(headers={"TAGS": b"a", "KEYS": b"k1"}, tags="b", keys=["k2", "k3"], msg_type=MessageType.ORDER)
-    (bean,) = trace_context_of(span).beans
-    assert (bean.tags, bean.keys, bean.msg_type) == ("b", "k2 k3", MessageType.ORDER)
 
 
 # -- RocketMQ ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import inspect
 from queue import SimpleQueue
+from threading import Event
 
 import pytest
 import rocketmq
@@ -125,12 +126,15 @@ def test_message_without_an_ack_is_skipped_by_the_next_ack(receiving, spans, top
     assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["SUCCESS", "SUCCESS", "RETURNNULL"]
 
 
-@pytest.mark.parametrize("nothing", [None, 5])
-def test_what_is_no_message_raises_the_same_error_as_without_tracing(consumer, nothing):
-    errors = []
-    for acknowledge in (type(consumer).ack, inspect.unwrap(type(consumer).ack)):
+@pytest.mark.parametrize(
+    ("make", "method", "nothing"),
+    [("consumer", "ack", None), ("consumer", "ack", 5), ("producer", "send", None)],
+)
+def test_what_is_no_message_raises_the_same_error_as_without_tracing(request, spans, make, method, nothing):
+    client, errors = request.getfixturevalue(make), []
+    for call in (getattr(type(client), method), inspect.unwrap(getattr(type(client), method))):
         with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever the client raises
-            acknowledge(consumer, nothing)
+            call(client, nothing)
         errors.append(repr(raised.value))
     assert errors[0] == errors[1]
 
@@ -397,10 +401,22 @@ def test_settlement_by_the_client_is_recorded_if_configured(
         assert settled.attributes["messaging.operation.type"] == "settle"
 
 
-def test_call_of_the_listener_at_uninstrument_ends_there(producer, listening, spans, topic, message):
+def test_call_of_the_listener_at_uninstrument_ends_there_and_later_ones_are_not_traced(
+    producer, listening, spans, topic, message
+):
+    switched_off = Event()
+
+    def switch_off(_message):
+        RocketMqInstrumentor().uninstrument()
+        switched_off.set()
+        return ConsumeResult.SUCCESS
+
     producer.send(message(b"off"))
-    consumer, calls = listening({b"off": lambda _: RocketMqInstrumentor().uninstrument() or ConsumeResult.SUCCESS})
+    consumer, calls = listening({**ACTS, b"off": switch_off})
     _await_calls(calls, 1)
+    assert switched_off.wait(20)
+    producer.send(message(b"success"))
+    assert _await_calls(calls, 1) == [(b"success", 0)]
     consumer.shutdown()
     spans.take(f"send {topic}")
     assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
@@ -418,14 +434,6 @@ def test_receive_that_waits_while_tracing_is_switched_off_opens_no_span(
     instrument()
     consumer.shutdown()  # would end it
     spans.assert_empty()
-
-
-def test_listener_after_uninstrument_is_not_traced(instrument, producer, listening, spans, topic, message):
-    consumer, calls = listening()
-    RocketMqInstrumentor().uninstrument()
-    producer.send(message(b"success"))
-    assert _await_calls(calls, 1) == [(b"success", 0)]
-    consumer.shutdown()
 
 
 def test_wrong_listener_and_missing_subscription_are_refused(producer, started):
