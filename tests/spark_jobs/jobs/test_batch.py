@@ -180,24 +180,17 @@ def test_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["foreign.txt", VERDICTS]
 
 
-def test_run_into_a_store_gives_the_same_rows_twice(app, tmp_path, monkeypatch):
+def test_outcome_in_a_store_is_replaced_and_a_file_of_others_is_refused(app, tmp_path, monkeypatch):
     store = Store(LocalFileSystem(), str(tmp_path), renames=True)
     monkeypatch.setattr("bridge.storage.paths.open_store", lambda scheme, _: {"hdfs": store}[scheme])
-    for _ in range(2):
-        run(options("app-4.9.8-dup", as_path("hdfs://namenode/of/us"), "rocketmq-4.9.8"))
-        assert len(read_verdicts(tmp_path / "of" / "us")) == len(read_verdicts(app[1]))
-        assert {path.name for path in (tmp_path / "of" / "us").iterdir()} == {VERDICTS}
-
-
-def test_report_in_a_store_is_replaced_and_a_file_of_others_is_refused(tmp_path, monkeypatch):
-    store = Store(LocalFileSystem(), str(tmp_path), renames=True)
-    monkeypatch.setattr("bridge.storage.paths.open_store", lambda scheme, _: {"hdfs": store}[scheme])
-    how = options("app-4.9.8-dup", as_path("hdfs://namenode/out"), "rocketmq-4.9.8")
-    report = tmp_path / "out" / "junit.xml"
+    how = options("app-4.9.8-dup", as_path("hdfs://namenode/of/us"), "rocketmq-4.9.8")
+    report = tmp_path / "of" / "us" / "junit.xml"
     for written in ('<testsuites name="mqtrace reconcile">', "", "<testsuites>"):
         run(how, report=lambda _, text=written: nullcontext({report.name: text}))
         assert report.read_text() == written
-    with pytest.raises(UsageError, match=r"hdfs://namenode/out/junit.xml would be replaced"):
+        assert len(read_verdicts(report.parent)) == len(read_verdicts(app[1]))
+        assert {path.name for path in report.parent.iterdir()} == {VERDICTS, report.name}
+    with pytest.raises(UsageError, match=r"hdfs://namenode/of/us/junit.xml would be replaced"):
         run(how)
     assert report.read_text() == "<testsuites>"
 

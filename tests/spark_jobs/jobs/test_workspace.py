@@ -154,22 +154,24 @@ def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Pa
     assert state(outcome[1]) == _OLD
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
-    ("stage", "delay_s", "how"),
+    ("sent", "stage", "delay_s", "how"),
     [
-        ("adding up", 0, ["--engine", "local"]),
-        ("starting Spark", 0, ["--stream", "--every", "1m"]),
-        ("starting Spark", 1, ["--engine", "spark"]),
+        (signal.SIGTERM, "adding up", 0, ["--engine", "local"]),
+        (signal.SIGTERM, "starting Spark", 0, ["--stream", "--every", "1m"]),
+        (signal.SIGTERM, "starting Spark", 1, ["--engine", "spark"]),
+        pytest.param(signal.SIGINT, "starting Spark", 0.6, ["--master", "local[1]"], marks=pytest.mark.spark),
+        pytest.param(signal.SIGINT, "reading the native trace", 0.5, ["--master", "local[1]"], marks=pytest.mark.spark),
     ],
-    ids=["local", "stream", "Spark that starts"],
+    ids=["local", "stream", "Spark that starts", "interrupted start", "interrupted job"],
 )
-def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(
-    tmp_path: Path, stage: str, delay_s: float, how: list[str]
+def test_stopped_run_is_one_line_and_leaves_no_directory_and_no_process(
+    tmp_path: Path, sent: signal.Signals, stage: str, delay_s: float, how: list[str]
 ) -> None:
-    """In the background of a shell script, where SIGINT is ignored."""
+    """It is terminated in the background of a shell script, where SIGINT is ignored."""
     sides = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl", "--out", tmp_path]
-    in_background = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"]
-    command = signalled_at(stage, signal.SIGTERM, "reconcile", *sides, *how, delay_s=delay_s)
-    done = run_program(*in_background, *command)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "", "mqtrace: interrupted\n")
+    in_background = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if sent is signal.SIGTERM else []
+    done = run_program(*in_background, *signalled_at(stage, sent, "reconcile", *sides, *how, delay_s=delay_s))
+    assert (done.returncode, done.stdout, done.stderr) == (128 + sent, "", "mqtrace: interrupted\n")
     assert left_in(tmp_path) == (["stream"] if "--stream" in how else [])

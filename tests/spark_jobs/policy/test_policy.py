@@ -57,15 +57,15 @@ def test_duration_is_a_number_and_a_unit(text, expected_ms):
     assert parse_duration_ms(text, name="--grace") == expected_ms
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1s", "5 parsecs", "1e3"])
-def test_invalid_duration_is_refused_with_its_option(text):
-    with pytest.raises(UsageError, match=r"--grace: invalid duration .* use for example 60s"):
-        parse_duration_ms(text, name="--grace")
-
-
-@pytest.mark.parametrize("text", ["36501d", "10000000000000000000000ms", "9" * 400])
-def test_duration_over_a_hundred_years_is_refused(text):
-    with pytest.raises(UsageError, match=r"--grace: duration '.*' is longer than a hundred years"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *((text, r"invalid duration .* use for example 60s") for text in ("", "soon", "-1s", "5 parsecs", "1e3")),
+        *((text, r"duration '.*' is longer than a hundred years") for text in ("36501d", f"1{'0' * 22}ms", "9" * 400)),
+    ],
+)
+def test_invalid_duration_is_refused_with_its_option(text, message):
+    with pytest.raises(UsageError, match=f"^--grace: {message}"):
         parse_duration_ms(text, name="--grace")
 
 

@@ -179,25 +179,13 @@ def shortened(path, sources):
 
 
 @pytest.mark.parametrize(
-    ("argument", "file", "shown"),
-    [
-        *((name, "landing/date=1/part.parquet", "landing/date=1/part.parquet") for name in ("landing", "./landing/")),
-        ("landing/part.jsonl", "landing/part.jsonl", "landing/part.jsonl"),
-        ("otlp/*/t-[0-9].jsonl", "otlp/a/t-1.jsonl", "otlp/a/t-1.jsonl"),
-        (".", "otlp/t.jsonl", "otlp/t.jsonl"),
-        ("../run/otlp", "otlp/t.jsonl", "../run/otlp/t.jsonl"),
-    ],
-)
-def test_path_begins_with_the_relative_argument_as_given(tmp_path, monkeypatch, argument, file, shown):
-    here = tmp_path / "run"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    assert shortened(here / file, [argument]) == shown
-
-
-@pytest.mark.parametrize(
     ("arguments", "path", "shown"),
     [
+        *(([name], "{}/landing/date=1/p.parquet", "landing/date=1/p.parquet") for name in ("landing", "./landing/")),
+        (["landing/part.jsonl"], "{}/landing/part.jsonl", "landing/part.jsonl"),
+        (["otlp/*/t-[0-9].jsonl"], "{}/otlp/a/t-1.jsonl", "otlp/a/t-1.jsonl"),
+        (["."], "{}/otlp/t.jsonl", "otlp/t.jsonl"),
+        (["../run/otlp"], "{}/otlp/t.jsonl", "../run/otlp/t.jsonl"),
         (["{}/landing"], "{}/landing/date=1/p", "landing/date=1/p"),
         (["file://{}/landing/*"], "{}/landing/p", "landing/p"),
         (["{}/spans.jsonl"], "{}/spans.jsonl", "spans.jsonl"),
@@ -208,9 +196,13 @@ def test_path_begins_with_the_relative_argument_as_given(tmp_path, monkeypatch, 
         (["s3a://bucket/landing/p.parquet"], "s3a://bucket/landing/p.parquet", "s3a://bucket/landing/p.parquet"),
     ],
 )
-def test_path_is_shown_from_the_last_part_of_an_absolute_argument(tmp_path, arguments, path, shown):
-    sources = [argument.format(tmp_path) for argument in arguments]
-    assert shortened(path.format(tmp_path), sources) == shown
+def test_path_begins_with_a_relative_argument_or_the_last_part_of_an_absolute_one(
+    tmp_path, monkeypatch, arguments, path, shown
+):
+    here = tmp_path / "run"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert shortened(path.format(here), [argument.format(here) for argument in arguments]) == shown
 
 
 def test_reports_for_people_show_no_folder_of_the_machine(tmp_path):
