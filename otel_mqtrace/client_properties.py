@@ -1,4 +1,4 @@
-"""Connections of Kafka clients, which may hold passwords: properties files, addresses, the application's own."""
+"""Connections of Kafka clients: properties with passwords, addresses, the application's own connection, metadata."""
 
 from __future__ import annotations
 
@@ -83,3 +83,30 @@ def application_kafka_config() -> dict[str, Any] | None:
 def forget_application_kafka_config() -> None:
     """Forget what was learned: the next client is the first one again."""
     _learned.clear()
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+_NOT_CONNECTED, _UNANSWERED = "_TRANSPORT", "_TIMED_OUT"
+_INTERRUPTIBLE_S: Final = 0.5
+
+
+def fetch_metadata(client: Any, topic: str | None, timeout_s: float) -> Any:
+    """Return ``client.list_topics(topic)``; a signal handler runs while no broker can be connected to.
+
+    confluent-kafka runs none during a call, so the wait for a connection is cut into short calls. A connected broker
+    may use all the time that is left for its answer.
+
+    Raises:
+        KafkaException: there is none within ``timeout_s``, or the broker refuses.
+    """
+    while True:
+        wait_s = min(timeout_s, _INTERRUPTIBLE_S)
+        try:
+            return client.list_topics(topic, timeout=wait_s)
+        except Exception as error:
+            reason = getattr(error.args[0] if error.args else None, "name", str)()
+            timeout_s -= wait_s
+            if timeout_s <= 0 or reason not in {_NOT_CONNECTED, _UNANSWERED}:
+                raise
+        if reason == _UNANSWERED:
+            return client.list_topics(topic, timeout=timeout_s)

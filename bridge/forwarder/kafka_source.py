@@ -15,6 +15,7 @@ from bridge.forwarder.trace_source import DEFAULT_GROUP, TopicSource
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.client_properties import fetch_metadata
 from otel_mqtrace.landing import LandedMessage
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def partitions_of(consumer: Any, topic: str, bootstrap_servers: str, timeout_s: 
         PeerError: the topic does not exist, or may not be read.
         KafkaException: the broker does not answer.
     """
-    known = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+    known = fetch_metadata(consumer, topic, timeout_s).topics[topic]
     if known.error is not None:
         raise PeerError(
             f"the trace topic {topic} cannot be read on {bootstrap_servers}: {known.error.str()}; check its name "

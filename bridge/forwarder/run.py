@@ -35,6 +35,7 @@ from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from bridge.forwarder.native_delivery import NativeCounts
     from bridge.forwarder.service import ForwardCounts
@@ -104,7 +105,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                 on_pass(counts)
             else:
                 counts = forward_until(
-                    opened.enter_context(_stopped_by_signals()),
+                    opened.enter_context(_stopped_by_signals(source)),
                     source,
                     landing,
                     spans=forwarding,
@@ -280,13 +281,22 @@ def _user_state_directory() -> Path:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Give what SIGINT, SIGTERM and SIGHUP set while the block runs; a SIGHUP that nohup ignores stays ignored."""
-    stopped = threading.Event()
+def _stopped_by_signals(source: TraceSource) -> Iterator[threading.Event]:
+    """Give what SIGINT, SIGTERM and SIGHUP set while the block runs; a SIGHUP that nohup ignores stays ignored.
+
+    A SIGINT before ``source`` has answered interrupts the command: nothing is to be committed yet.
+    """
+    stopped, interrupt = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+        if number == signal.SIGINT and callable(interrupt) and not source.has_answered:
+            interrupt(number, frame)
+
     numbers = [signal.SIGINT, signal.SIGTERM]  # a shell ignores SIGINT in the background of a script
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield stopped
     finally:

@@ -12,7 +12,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
-from otel_mqtrace.client_properties import read_properties, servers_of
+from otel_mqtrace.client_properties import fetch_metadata, read_properties, servers_of
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.rocketmq.client import RemotingClient
@@ -71,7 +71,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
             )
             return
         try:
-            cluster = admin.list_topics(timeout=_TIMEOUT_S)
+            cluster = fetch_metadata(admin, None, _TIMEOUT_S)
         except KafkaException as error:
             why = reasons[-1] if reasons else _text(error)
             _unreachable(checkup, settings, why, is_of_application=servers_of(connection) == servers)

@@ -14,6 +14,7 @@ from bridge.addresses import parse_address
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+from otel_mqtrace.client_properties import fetch_metadata
 from spark_jobs.columns import take_groups
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def topic_ranges(
     from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415  (optional extra, present here)
 
     try:
-        known = consumer.list_topics(address.topic, timeout=timeout_ms / 1e3).topics[address.topic]
+        known = fetch_metadata(consumer, address.topic, timeout_ms / 1e3).topics[address.topic]
         if known.error is not None:
             raise PeerError(f"{address.text} cannot be read: {known.error.str()}; check the topic's name and rights")
         marks = {

@@ -1,6 +1,7 @@
 """``mqtrace forward`` with an OTLP receiver, as a process: what it prints, remembers and refuses."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -16,7 +17,7 @@ from otel_mqtrace.landing import claim
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.killing import forwarded_under_fire, kafka_sender, running_forward
-from tests.support.rocketmq_remoting import HANG_UP, RemotingCluster, response_to
+from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster, response_to
 from tests.support.trace_stories import after, before, body_of, pub
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -123,6 +124,25 @@ def test_source_that_stops_answering_before_anything_came_is_exit_1(receiver, ca
             "mqtrace: error: the broker broker-a of T does not answer: "
             f"{cluster.brokers[0].address} closed the connection; see that it runs\n"
         )
+
+
+@pytest.fixture
+def interruptible():
+    """Have a SIGINT raise ``KeyboardInterrupt``, also where this process was started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interrupt_before_the_source_has_answered_is_exit_130(tmp_path, capsys):
+    with RemotingCluster() as cluster:
+        cluster.name_server.answer_first(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda _: os.kill(os.getpid(), signal.SIGINT) or SILENCE
+        )
+        source = f"rocketmq://{cluster.namesrv}/T"
+        assert main(["forward", "--source", source, "--landing", str(tmp_path), "--timeout-ms", "2000"]) == 130
+    assert capsys.readouterr().err == "mqtrace: interrupted\n"
 
 
 def test_receiver_that_fails_after_an_empty_pass_is_exit_1(receiver, tmp_path):

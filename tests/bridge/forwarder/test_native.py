@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import signal
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -11,8 +13,10 @@ import pytest
 
 from bridge.forwarder.files_source import SpanFilesSource
 from bridge.forwarder.kafka_source import KafkaTraceSource
+from bridge.forwarder.native_delivery import open_native
 from bridge.forwarder.run import ForwardOptions, run
 from otel_mqtrace._errors import UnreadableInputError, UsageError
+from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.killing import kafka_sender
 from tests.support.landings import landed_bodies, landed_lines, records_of
@@ -216,6 +220,19 @@ def test_refused_record_and_cut_file_are_named_with_the_fix(source, tmp_path, ca
         "the format: correct the span's attribute where it is set, or give another --dialect; 1 file ends inside a "
         "message; first: otlp.jsonl:2: run again when it is complete\n"
     )
+
+
+def test_target_of_an_interrupted_delivery_is_closed_at_once():
+    properties = {"target": "kafka://127.0.0.1:1/T", "dialect": "5.5.0", "landing_format": "", "client_config": {}}
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    started_s = time.monotonic()
+    sink = open_native(**properties, timeout_ms=30_000)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        sink.write([TraceMessage("orders", None, b"", "", frozenset(), 0)], 0)
+    sink.close()
+    signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - started_s < 15
 
 
 @pytest.mark.parametrize("native", ["kafka://127.0.0.1:1/T", "rocketmq://127.0.0.1:1/T", "out"])
