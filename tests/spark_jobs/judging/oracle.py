@@ -4,8 +4,12 @@ It reads the definitions (statuses, reasons, identity, precedence), not the impl
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
+
+Row = dict[str, Any]
+HALVES = ("before", "after", "whole")
 
 TIMEOUT_MS = 15 * 60_000
 LATE_MS = 60_000
@@ -39,106 +43,52 @@ class Key:
 
     kind: str
     ident: str
-    native: list[dict[str, Any]] = field(default_factory=list)
-    otlp: list[dict[str, Any]] = field(default_factory=list)
+    native: list[Row] = field(default_factory=list)
+    otlp: list[Row] = field(default_factory=list)
     level: int | None = None
 
-
-@dataclass
-class Judged:
-    """One verdict: what it says, and the record that was kept of either side."""
-
-    msg_id: str | None
-    kind: str
-    status: str
-    reason: str | None
-    key_level: int | None
-    native_count: int
-    otlp_count: int
-    duplicates: str | None
-    native: dict[str, Any] | None
-    otlp: dict[str, Any] | None
-    sent_topic: str | None = None
+    @property
+    def parts(self) -> list[list[Row]]:
+        """Return what may be copies of each other: the native records of each half, whole ones, spans."""
+        return [*([row for row in self.native if row["half"] == half] for half in HALVES), self.otlp]
 
     @property
-    def topic(self) -> str | None:
-        """Return its own topic; where it names none, that of its message's sends."""
-        return next((side["topic"] for side in (self.native, self.otlp) if side and side["topic"]), self.sent_topic)
-
-    @property
-    def event_ms(self) -> int:
-        times = [side[name] for name in ("start_ms", "end_ms") for side in (self.native, self.otlp) if side]
-        return next(ms for ms in times if ms is not None)
-
-    @property
-    def timing(self) -> str:
-        """Return whether its records arrived in time: only later than a minute behind the event is late."""
-        arrivals = {side: _arrived(row) for side, row in (("native", self.native), ("otlp", self.otlp)) if row}
-        known = {side: ms for side, ms in arrivals.items() if ms is not None}
-        if not known:
-            return "no_time"
-        if any(ahead_ms > LATE_MS for ahead_ms, _ in known.values()):
-            return "future"
-        late = [side for side, (_, behind_ms) in known.items() if behind_ms > LATE_MS]
-        return "late_both" if len(late) > 1 else f"late_{late[0]}" if late else "on_time"
-
-    def as_tuple(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in COMPARED)
+    def kept(self) -> tuple[Row | None, Row | None]:
+        """Return the record of either side: native ones are merged from the earliest of each half."""
+        return _merge(self.parts[:-1]) if self.native else None, min(self.otlp, key=_position, default=None)
 
 
-def _arrived(row: dict[str, Any]) -> tuple[int, int] | None:
-    """Return by how much the event was ahead of its record's arrival, and how far the record was behind it."""
-    if row["arrival_ms"] is None:
-        return None
-    over_ms = row["start_ms"] if row["end_ms"] is None else row["end_ms"]
-    return row["start_ms"] - row["arrival_ms"], row["arrival_ms"] - over_ms
-
-
-def verdicts(
-    events: list[dict[str, Any]], *, grace_ms: int, damaged: dict[str, set[str]], begin_ms: int | None = None
-) -> list[Judged]:
-    """Return one verdict per key: status, reason, level, copies, kept records.
+def verdicts(events: list[Row], *, grace_ms: int, damaged: dict[str, set[str]], begin_ms: int) -> list[tuple[Any, ...]]:
+    """Return ``COMPARED`` of each key.
 
     ``damaged`` names, per side, the messages that its malformed records mention; ``begin_ms`` is where the window does.
     """
-    horizon_ms, data_end_ms = horizon(events, grace_ms), max(filter(None, ends(events).values()))
+    ends = [_end([row for row in events if row["side"] == side]) for side in ("native", "otlp")]
+    horizon_ms = None if None in ends else min(ends) - grace_ms
     messages = defaultdict(list)
     for row in events:
         messages[row["msg_id"] or row["span_id"]].append(row)
     verdicts = []
     for message, rows in messages.items():
-        hurt = {side: message in named for side, named in damaged.items()}
-        judged = [_judge(key, horizon_ms, data_end_ms, hurt) for key in _keys(rows)]
-        topics = [key.topic for key in judged if key.kind == "publish" and key.topic]
-        verdicts += [replace(key, sent_topic=min(topics, default=None)) for key in judged]
-    for key in verdicts:
-        if begin_ms is not None and key.event_ms < begin_ms:
-            key.status, key.reason = "OUT_OF_SCOPE", None
+        hurt = {side for side, named in damaged.items() if message in named}
+        judged = [_judge(key, horizon_ms, max(filter(None, ends)), hurt, begin_ms) for key in _keys(rows)]
+        topics = [row["topic"] for row in judged if row["kind"] == "publish" and row["topic"]]
+        judged = [{**row, "topic": row["topic"] or min(topics, default=None)} for row in judged]
+        verdicts += [tuple(row[name] for name in COMPARED) for row in judged]
     return verdicts
 
 
-def ends(events: list[dict[str, Any]]) -> dict[str, int | None]:
-    """Return the last time of either side; no event ends later than its record arrived."""
-    ends: dict[str, int | None] = {}
-    for side in ("native", "otlp"):
-        rows = [row for row in events if row["side"] == side]
-        over = [(_last([row]), row["arrival_ms"]) for row in rows]
-        known = [min(last, last if arrival is None else arrival) for last, arrival in over if last is not None]
-        ends[side] = max(known, default=None)
-    return ends
+def _end(rows: list[Row]) -> int | None:
+    """Return the last time of a side; no event ends later than its record arrived."""
+    over = [(_last([row]), row["arrival_ms"]) for row in rows]
+    return max((min(last, arrival or last) for last, arrival in over if last is not None), default=None)
 
 
-def horizon(events: list[dict[str, Any]], grace_ms: int) -> int | None:
-    """Return up to when everything must have arrived; ``None`` when a side is empty."""
-    known = list(ends(events).values())
-    return None if None in known else min(known) - grace_ms
-
-
-def _last(rows: list[dict[str, Any]]) -> int | None:
+def _last(rows: Iterable[Row]) -> int | None:
     return max((ms for row in rows for ms in (row["start_ms"], row["end_ms"]) if ms is not None), default=None)
 
 
-def _keys(rows: list[dict[str, Any]]) -> list[Key]:
+def _keys(rows: list[Row]) -> list[Key]:
     keys: dict[tuple[str, str], Key] = {}
     for row in rows:
         ident = _ident(row)
@@ -152,7 +102,7 @@ def _keys(rows: list[dict[str, Any]]) -> list[Key]:
     return groups
 
 
-def _ident(row: dict[str, Any]) -> str:
+def _ident(row: Row) -> str:
     own = f"own/{row['side']}/{row['span_id'] or row['raw_hash']}"
     if row["kind"] == "publish":
         return f"offset/{row['offset_msg_id']}" if row["offset_msg_id"] else f"start/{row['start_ms']}"
@@ -167,7 +117,7 @@ def _ident(row: dict[str, Any]) -> str:
     return f"attempt/{row['group_name']}/{row['attempt_id']}" if row["attempt_id"] else own
 
 
-def _lacks(row: dict[str, Any]) -> bool:
+def _lacks(row: Row) -> bool:
     needed = {"publish": "offset_msg_id", "consume": "attempt_id"}.get(row["kind"])
     return needed is None or row[needed] is None
 
@@ -186,7 +136,7 @@ def _meet(keys: list[Key], level: int) -> list[Key]:
 
 
 def _may_meet(one: Key, other: Key, level: int) -> bool:
-    native, otlp = _kept(one.native), min(other.otlp, key=_position)
+    native, otlp = one.kept[0], other.kept[1]
     if one.kind != other.kind or not (_lacks(native) or _lacks(otlp)):
         return False
     if None not in (native["retry_times"], otlp["retry_times"]) and native["retry_times"] != otlp["retry_times"]:
@@ -209,21 +159,18 @@ def _distance(pair: tuple[Key, Key]) -> tuple[bool, int]:
 
 
 def _order(key: Key) -> tuple[int, int, str]:
-    kept = _kept(key.native) if key.native else min(key.otlp, key=_position)
+    kept = key.kept[0] or key.kept[1]
     return (kept["start_ms"], kept["raw_hash"], key.ident)
 
 
-def _position(row: dict[str, Any]) -> tuple[Any, ...]:
+def _position(row: Row) -> tuple[Any, ...]:
     start_ms = row["end_ms"] if row["start_ms"] is None else row["start_ms"]
     arrival = (row["arrival_ms"] is None, row["arrival_ms"] or 0)
     return (start_ms, row["raw_hash"], arrival, row["path"], row["line"], row["record_index"])
 
 
-def _kept(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the native record of a key: the earliest of each half, merged."""
-    halves = [
-        min(rows_of_half, key=_position) for half in ("before", "after", "whole") if (rows_of_half := _half(rows, half))
-    ]
+def _merge(parts: list[list[Row]]) -> Row:
+    halves = [min(rows, key=_position) for rows in parts if rows]
     merged = dict(halves[0])
     for name in MERGED:
         merged[name] = next((half[name] for half in halves if half[name] is not None), None)
@@ -233,51 +180,58 @@ def _kept(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _half(rows: list[dict[str, Any]], half: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["half"] == half]
+def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, hurt: set[str], begin_ms: int) -> Row:
+    sides = [row for row in key.kept if row]
+    status, reason = _compare(key) if len(sides) > 1 else _explain(key, data_end_ms, hurt)
+    if len(sides) == 1 and reason != "IN_FLIGHT" and (horizon_ms is None or _last(sides) > horizon_ms):
+        status, reason = "PENDING", None
+    if next(row[name] for name in ("start_ms", "end_ms") for row in sides if row[name] is not None) < begin_ms:
+        status, reason = "OUT_OF_SCOPE", None
+    *native, spans = key.parts
+    return {
+        "msg_id": (key.native or key.otlp)[0]["msg_id"],
+        "topic": next((row["topic"] for row in sides if row["topic"]), None),
+        "kind": key.kind,
+        "status": status,
+        "reason": reason,
+        "key_level": key.level,
+        "timing": _timing(sides),
+        "duplicates": _copies(key.parts),
+        "native_count": max(map(len, native)),
+        "otlp_count": len(spans),
+    }
 
 
-def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, hurt: dict[str, bool]) -> Judged:
-    native = _kept(key.native) if key.native else None
-    otlp = min(key.otlp, key=_position) if key.otlp else None
-    parts = [_half(key.native, half) for half in ("before", "after", "whole")]
-    status, reason = _status(key, native, otlp, parts)
-    if status in {"NATIVE_ONLY", "OTLP_ONLY"}:
-        reason = _reason(status, parts, native, data_end_ms, hurt)
-        last_ms = _last([row for row in (native, otlp) if row])
-        if reason != "IN_FLIGHT" and (horizon_ms is None or last_ms > horizon_ms):
-            status, reason = "PENDING", None
-    counts = (max(len(part) for part in parts), len(key.otlp))
-    msg_id = (key.native or key.otlp)[0]["msg_id"]
-    return Judged(msg_id, key.kind, status, reason, key.level, *counts, _copies([*parts, key.otlp]), native, otlp)
+def _timing(sides: list[Row]) -> str:
+    """Return whether the records arrived in time: only later than a minute behind the event is late."""
+    known = [row for row in sides if row["arrival_ms"] is not None]
+    if not known:
+        return "no_time"
+    if any(row["start_ms"] - row["arrival_ms"] > LATE_MS for row in known):
+        return "future"
+    over_ms = (row["start_ms"] if row["end_ms"] is None else row["end_ms"] for row in known)
+    late = [row["side"] for row, ms in zip(known, over_ms, strict=True) if row["arrival_ms"] - ms > LATE_MS]
+    return "late_both" if len(late) > 1 else f"late_{late[0]}" if late else "on_time"
 
 
-def _reason(
-    status: str,
-    parts: list[list[dict[str, Any]]],
-    native: dict[str, Any] | None,
-    data_end_ms: int,
-    hurt: dict[str, bool],
-) -> str:
-    if native and parts[0] and not parts[1]:
-        return "IN_FLIGHT" if data_end_ms - native["start_ms"] <= TIMEOUT_MS else "ABANDONED"
-    return "COUNTERPART_MALFORMED" if hurt["otlp" if status == "NATIVE_ONLY" else "native"] else "UNEXPLAINED"
+def _explain(key: Key, data_end_ms: int, hurt: set[str]) -> tuple[str, str]:
+    side, other = ("native", "otlp") if key.native else ("otlp", "native")
+    before, after, *_ = key.parts
+    reason = "COUNTERPART_MALFORMED" if other in hurt else "UNEXPLAINED"
+    if before and not after:
+        reason = "IN_FLIGHT" if data_end_ms - key.kept[0]["start_ms"] <= TIMEOUT_MS else "ABANDONED"
+    return f"{side.upper()}_ONLY", reason
 
 
-def _status(
-    key: Key, native: dict[str, Any] | None, otlp: dict[str, Any] | None, parts: list[list[dict[str, Any]]]
-) -> tuple[str, str | None]:
-    if native is None or otlp is None:
-        return ("OTLP_ONLY" if native is None else "NATIVE_ONLY"), None
-    half = key.kind == "consume" and bool(parts[0]) != bool(parts[1])
-    reason = "HALF_RECORD" if half else None
-    doubled = (any(len(part) > 1 for part in parts), len(key.otlp) > 1)
+def _compare(key: Key) -> tuple[str, str | None]:
+    native, otlp = key.kept
+    *parts, spans = key.parts
+    reason = "HALF_RECORD" if key.kind == "consume" and bool(parts[0]) != bool(parts[1]) else None
+    doubled = (any(len(part) > 1 for part in parts), len(spans) > 1)
     if any(doubled):
-        return {(True, True): "DUPLICATED_BOTH", (True, False): "DUPLICATED_NATIVE"}.get(
-            doubled, "DUPLICATED_OTLP"
-        ), reason
+        return f"DUPLICATED_{'BOTH' if all(doubled) else 'NATIVE' if doubled[0] else 'OTLP'}", reason
     verdicts = {_field(name, native[name], otlp[name]) for name in FIELDS[key.kind]}
-    if half or verdicts & {"DIFFERENT", "MISSING_NATIVE", "MISSING_OTLP"}:
+    if reason or verdicts & {"DIFFERENT", "MISSING_NATIVE", "MISSING_OTLP"}:
         return "MISMATCHED", reason
     return ("MATCHED_NORMALISED" if "WITHIN_TOLERANCE" in verdicts else "MATCHED_EXACT"), None
 
@@ -293,7 +247,7 @@ def _field(name: str, native: Any, otlp: Any) -> str | None:
     return "WITHIN_TOLERANCE" if near else "DIFFERENT"
 
 
-def _copies(parts: list[list[dict[str, Any]]]) -> str | None:
+def _copies(parts: list[list[Row]]) -> str | None:
     kinds = set()
     for part in parts:
         hashes = {row["raw_hash"] for row in part}
