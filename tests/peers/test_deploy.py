@@ -112,7 +112,7 @@ def test_deployed_forwarder_puts_a_java_application_into_jaeger(
         (trace_id,) = query.ids_with(
             "PG_tx_d498dup", traces=1, messaging__message__id="C000020262BB60E53B936993952C0000"
         )
-        names = [span["name"].partition(" ")[0] for span in query.shown(trace_id, spans=9)]
+        names = [span["name"].partition(" ")[0] for span in query.trace(trace_id, spans=9)]
         assert names == ["send", *["end_transaction"] * 2, *["process"] * 6]
     finally:
         assert forwarder.stop(PATIENCE_SECONDS) == 0, log.read_text("utf-8")

@@ -67,8 +67,8 @@ _SDK = (
 class World:
     """Servers behind the addresses that the documents name; their trace topics hold what the application has sent."""
 
-    def __init__(self, kafka, rocketmq, receiver, left=None):
-        self.kafka, self.rocketmq, self.receiver, self.left = kafka, rocketmq, receiver, left
+    def __init__(self, kafka, rocketmq, receiver):
+        self.kafka, self.rocketmq, self.receiver, self.left = kafka, rocketmq, receiver, None
 
     def placed(self, text):
         """Return ``text`` with what is here in place of the addresses, ids, releases and days that a reader will replace."""

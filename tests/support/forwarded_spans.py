@@ -1,7 +1,6 @@
 """The oracle of the forwarder's bytes: the same event as a span of OpenTelemetry's SDK."""
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, Final
 
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -30,7 +29,6 @@ from tests.support.native_spans import span_attributes
 
 _SCOPE: Final = InstrumentationScope(SCOPE, schema_url=semconv.SCHEMA_URL)
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-_SERVICES_REMEMBERED: Final = 4_096
 
 
 def span_of(event: Event, rules: SpanRules) -> ReadableSpan:
@@ -42,7 +40,7 @@ def span_of(event: Event, rules: SpanRules) -> ReadableSpan:
         kind=operation.kind,
         context=_context(meaning.trace_id, meaning.span_id, is_remote=False),
         parent=None if meaning.parent_id is None else _context(meaning.trace_id, meaning.parent_id, is_remote=True),
-        resource=_resource(encodable(meaning.service)),
+        resource=Resource({SERVICE_NAME: encodable(meaning.service)}),  # not ``create``: nothing of this process
         attributes=_attributes(meaning, rules),
         status=Status(StatusCode.UNSET if meaning.failure is None else StatusCode.ERROR),
         start_time=meaning.start_ms * NS_PER_MS,
@@ -89,9 +87,3 @@ def _context_of(trace_type: TraceType, values: Iterable[Any]) -> TraceContext:
     fields: dict[str, Any] = dict(zip(MODEL_FIELDS, values, strict=True))
     bean = TraceBean(**{name: fields.pop(name) for name in TraceBean.__dataclass_fields__})
     return TraceContext(trace_type=trace_type, beans=(bean,), **fields)
-
-
-@lru_cache(maxsize=_SERVICES_REMEMBERED)
-def _resource(service_name: str) -> Resource:
-    """Not ``Resource.create``: the forwarder's own environment and SDK say nothing about the application."""
-    return Resource({SERVICE_NAME: service_name})

@@ -30,7 +30,7 @@ class OtlpReceiver:
     If it says yes to the first, the request is neither kept nor answered.
     """
 
-    def __init__(self, *, on_request: Callable[[int, str], object] | None = None) -> None:
+    def __init__(self) -> None:
         self.spans: dict[tuple[bytes, bytes], list[tuple[str, bytes]]] = defaultdict(list)
         self.requests = 0
         self.paths: list[str] = []
@@ -38,7 +38,7 @@ class OtlpReceiver:
         self.location: str | None = None
         self.content_type: str | None = "application/x-protobuf"
         self.rejects = 0
-        self.on_request = on_request
+        self.on_request: Callable[[int, str], object] | None = None
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True

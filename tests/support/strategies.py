@@ -22,16 +22,14 @@ SEPARATORS = FIELD_SEPARATOR + RECORD_TERMINATOR
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=SEPARATORS), max_size=12)
 """What a field can carry unchanged: no separators, no lone surrogates."""
 
-_LIMITS = {FieldKind.LONG: 1 << 63, FieldKind.INT: 1 << 31}
-
 
 def values(name: str, dialect: Dialect) -> st.SearchStrategy[Any]:
     """Values of one field, as the dialect can say them; absent ones only where the format has a text for "nothing"."""
     kind = FIELDS[name]
     return {
         FieldKind.TEXT: lambda: st.none() | texts,
-        FieldKind.LONG: lambda: st.integers(-_LIMITS[FieldKind.LONG], _LIMITS[FieldKind.LONG] - 1),
-        FieldKind.INT: lambda: st.integers(-_LIMITS[FieldKind.INT], _LIMITS[FieldKind.INT] - 1),
+        FieldKind.LONG: lambda: st.integers(-(1 << 63), (1 << 63) - 1),
+        FieldKind.INT: lambda: st.integers(-(1 << 31), (1 << 31) - 1),
         FieldKind.BOOL: st.booleans,
         FieldKind.MESSAGE_TYPE: lambda: st.sampled_from(dialect.message_types),
         FieldKind.CONTEXT_CODE: lambda: st.sampled_from(ContextCode),

@@ -1,12 +1,12 @@
 """Made-up lives of messages as native trace records, in any order and any batches, and what spans they must become."""
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from bridge.forwarder.pairing import Event, Pairing, Place, Record
+from bridge.forwarder.pairing import Event, Pairing, Place
 from otel_mqtrace.model import (
     AccessChannel,
     ContextCode,
@@ -63,24 +63,19 @@ def cloud(trace_ctx: TraceContext) -> TraceContext:
     return replace(trace_ctx, access_channel=AccessChannel.CLOUD)
 
 
-@dataclass(frozen=True)
-class Messages:
-    """Trace messages: each a list of records, some of them stored twice."""
-
-    bodies: tuple[tuple[TraceContext, ...], ...]
-
-    def records(self) -> list[Record]:
-        """Their records with where they lie; all arrive at once, because a record without a time takes that of arrival."""
-        return [
-            record_of(each, Place("trace", number % 3, number), START_MS + 900)
-            for number, body in enumerate(self.bodies)
-            for each in body
-        ]
+Bodies = list[tuple[TraceContext, ...]]
+"""Trace messages: each some records, some of them stored twice."""
 
 
-def events_of(messages: Messages) -> list[Event]:
+def events_of(bodies: Bodies) -> list[Event]:
+    """Return the events of trace messages that arrive at once: a record without a time takes that of arrival."""
     pairing = Pairing()
-    return pairing.add(messages.records()) + pairing.flush()
+    records = (
+        record_of(each, Place("trace", number % 3, number), START_MS + 900)
+        for number, body in enumerate(bodies)
+        for each in body
+    )
+    return pairing.add(records) + pairing.flush()
 
 
 @st.composite
@@ -101,15 +96,15 @@ def lives(draw: st.DrawFn) -> list[TraceContext]:
     return records
 
 
-def batched(records: list[TraceContext]) -> st.SearchStrategy[Messages]:
+def batched(records: list[TraceContext]) -> st.SearchStrategy[Bodies]:
     """``records`` in any order, cut into trace messages anywhere, any of them stored twice."""
 
     @st.composite
-    def draw_messages(draw: st.DrawFn) -> Messages:
+    def draw_bodies(draw: st.DrawFn) -> Bodies:
         order = draw(st.permutations(records))
         cuts = sorted(draw(st.sets(st.integers(0, len(order)))) | {0, len(order)})
         bodies = [tuple(order[first:last]) for first, last in itertools.pairwise(cuts)]
         again = draw(st.lists(st.sampled_from(bodies), max_size=2)) if bodies else []
-        return Messages(tuple(draw(st.permutations(bodies + again))))
+        return draw(st.permutations(bodies + again))
 
-    return draw_messages()
+    return draw_bodies()

@@ -9,33 +9,19 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from bridge.demo.faults import Fault, FaultKind, FaultySpanExporter, encode_with_faults
 from bridge.demo.shop import Event
-from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.model import TraceBean, TraceContext, TransactionState
 from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.wire.native import decode_body, encode_context
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
+from tests.support.archives import ID, T0, consume, end, pub
 from tests.support.native_spans import span_attributes
 
-MSG_ID = "7F00000100073047478A0000000500AB"
-WORDS = {"msg_id": MSG_ID, "tags": "生鲜", "keys": "订单-1 🧾-1", "store_host": "127.0.0.1:9092"}
-SENT = {"offset_msg_id": "orders-0@5", "body_length": 70, "retry_times": 0, "msg_type": MessageType.NORMAL}
-BEAN = TraceBean(topic="orders", **WORDS, **SENT)
-DECIDED = {"transaction_state": TransactionState.COMMIT_MESSAGE, "from_transaction_check": False}
-HALF = TraceBean(topic="payments", **WORDS, msg_type=MessageType.TRANS_COMMIT, transaction_id="t", **DECIDED)
-
-
-def context(trace_type, group_name, bean=BEAN, **fields):
-    known = {"timestamp_ms": 1_700_000_000_000, "region_id": "DefaultRegion", "beans": (bean,)}
-    return TraceContext(trace_type=trace_type, group_name=group_name, **known, **fields)
-
-
-PUB = context(TraceType.PUB, "p", cost_ms=3, success=True)
-BEFORE = context(TraceType.SUB_BEFORE, "billing", request_id="R1")
-ENDED = {"request_id": "R1", "cost_ms": 3, "success": True, "context_code": ContextCode.SUCCESS}
-AFTER = context(TraceType.SUB_AFTER, "billing", **ENDED)
-END = context(TraceType.END_TRANSACTION, "p", HALF)
-PUBLISHED = Event("publish", MSG_ID, "orders")
-CONSUMED = Event("consume", MSG_ID, "billing")
-SIDES = [(PUB, PUBLISHED), (BEFORE, CONSUMED), (AFTER, CONSUMED), (END, Event("transaction_end", MSG_ID, ""))]
+PUB = pub(tags="生鲜", keys="订单-1 🧾-1", retry_times=0)
+BEFORE, AFTER = consume("R1", T0, tags="生鲜", keys="订单-1 🧾-1")
+END = end(T0, TransactionState.COMMIT_MESSAGE)
+PUBLISHED = Event("publish", ID, "orders")
+CONSUMED = Event("consume", ID, "billing")
+SIDES = [(PUB, PUBLISHED), (BEFORE, CONSUMED), (AFTER, CONSUMED), (END, Event("transaction_end", ID, ""))]
 
 
 def encoder(kind, event, field=None):
@@ -52,7 +38,7 @@ def test_record_is_left_alone_dropped_doubled_or_damaged(trace_ctx, event):
     assert doubled.contexts == decode_body(clean.body).contexts * 2
     damaged = encoder(FaultKind.MALFORMED_NATIVE, event)(trace_ctx).body
     decoded = decode_body(damaged + encode_context(PUB).body)
-    assert (len(decoded.contexts), len(decoded.errors), MSG_ID.encode() in damaged) == (1, 1, True)
+    assert (len(decoded.contexts), len(decoded.errors), ID.encode() in damaged) == (1, 1, True)
 
 
 ALTERED = (
@@ -121,4 +107,4 @@ def test_damaged_line_is_no_json_and_names_its_message(tmp_path):
     assert [span["name"] for span in spans_of([first, last])] == ["before", "after"]
     with pytest.raises(json.JSONDecodeError):
         json.loads(damaged)
-    assert MSG_ID in damaged
+    assert ID in damaged

@@ -27,8 +27,8 @@ def _options(topic, receiver, *more):
     return ["--source", topic.url, "--otlp-endpoint", receiver.endpoint, *more]
 
 
-def _committed(topic, group="mqtrace-forward"):
-    consumer = Consumer({"bootstrap.servers": topic.servers, "group.id": group, "log_level": 0})
+def _committed(topic):
+    consumer = Consumer({"bootstrap.servers": topic.servers, "group.id": "mqtrace-forward", "log_level": 0})
     wanted = [TopicPartition(topic.name, partition) for partition in range(2)]
     offsets = [each.offset for each in consumer.committed(wanted, timeout=10)]
     consumer.close()

@@ -70,24 +70,11 @@ def test_message_sent_during_a_pass_is_landed_once(topic, tmp_path):
     assert sorted(landed_bodies(tmp_path)) == [*early, *late]
 
 
-class _StopAfterFirstLook(threading.Event):
-    """Set by the second request."""
-
-    asked = False
-
-    def is_set(self):
-        if self.asked:
-            self.set()
-        self.asked = True
-        return super().is_set()
-
-
 def test_large_backlog_is_committed_part_by_part(topic, tmp_path):
     topic.send(*[b"x"] * 1200, partition=0)
-    landing = LandingWriter(tmp_path, max_part_bytes=500)
-    stopped = _StopAfterFirstLook()
-    with topic.source() as source:
-        moved = forward_until(stopped, source, landing, pause_ms=1)
+    stopped = threading.Event()
+    with topic.source(clock=_WhileReading(stopped.set)) as source:
+        moved = forward_until(stopped, source, LandingWriter(tmp_path, max_part_bytes=500), pause_ms=1)
     assert 0 < moved.messages < 1200
     assert len(landed_lines(tmp_path)) == moved.messages
     with topic.source() as source:
@@ -129,18 +116,10 @@ class _AfterDeletion(Consumer):
     is_anew = False
 
     def consume(self, *arguments):
-        return [_Other(message) if self.is_anew else message for message in super().consume(*arguments)]
-
-
-class _Other:
-    def __init__(self, message):
-        self._message = message
-
-    def __getattr__(self, name):
-        return getattr(self._message, name)
-
-    def value(self):
-        return b"other"
+        messages = super().consume(*arguments)
+        for message in messages if self.is_anew else ():
+            message.set_value(b"other")
+        return messages
 
 
 def test_topic_created_again_and_filled_beyond_the_position_is_an_error(topic, monkeypatch):

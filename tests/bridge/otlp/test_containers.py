@@ -47,12 +47,14 @@ def sent_ids(name):
 
 
 @pytest.fixture
-def write_json(tmp_path):
-    """Write a document into a file of its own and return the path."""
+def written(tmp_path):
+    """Write bytes, a text, or a document as JSON into a file, and return its path."""
 
-    def write(document, **options):
-        path = tmp_path / "x.json"
-        path.write_text(json.dumps(document, **options), encoding="utf-8")
+    def write(content, **options):
+        if not isinstance(content, (bytes, str)):
+            content = json.dumps(content, **options)
+        path = tmp_path / "x"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
 
     return write
@@ -94,10 +96,8 @@ def test_layout_is_detected_and_holds_the_spans_that_were_sent(name, layout):
     for span in spans:
         sent = truth.pop((span["trace_id"], span["span_id"]))
         assert (span["name"], span["kind"], span["status"]) == (sent["name"], sent["kind"], sent["status"]["code"])
-        assert (str(span["start_ns"]), str(span["end_ns"])) == (
-            sent["start_time_unix_nano"],
-            sent["end_time_unix_nano"],
-        )
+        times = [str(span[name]) for name in ("start_ns", "end_ns")]
+        assert times == [sent[f"{name}_time_unix_nano"] for name in ("start", "end")]
         assert (span["parent_span_id"] or "") == sent["parent_span_id"]
         assert span["service"] == sent["resource"]["service.name"]["string"]
         assert span["attributes"] == {key: typed(value) for key, value in sent["attributes"].items()}
@@ -108,11 +108,11 @@ def test_layout_is_detected_and_holds_the_spans_that_were_sent(name, layout):
 
 
 @pytest.mark.parametrize("pack", [bytes, zstandard.compress])
-def test_byte_order_mark_before_a_line_is_no_bad_piece(pack, tmp_path):
+def test_byte_order_mark_before_a_line_is_no_bad_piece(pack, written):
     """Two marked files were joined; the first line of the second is two messages."""
-    path, marked = tmp_path / "marked", codecs.BOM_UTF8 + (OTLP / "layouts/traces.jsonl").read_bytes()
-    path.write_bytes(pack(marked + marked.replace(b"\n", b"", 1)))
-    (spans, bad, tails), (once, *_) = read(path), read(OTLP / "layouts/traces.jsonl")
+    once, *_ = read(OTLP / "layouts/traces.jsonl")
+    marked = codecs.BOM_UTF8 + (OTLP / "layouts/traces.jsonl").read_bytes()
+    spans, bad, tails = read(written(pack(marked + marked.replace(b"\n", b"", 1))))
     assert (spans, bad, tails) == (once * 2, [], [])
 
 
@@ -144,14 +144,13 @@ def test_edge_values_are_read_alike_in_both_encodings():
     assert [span["name"] for span in bare] == [span["name"] for span in in_proto]
 
 
-def test_time_beyond_the_year_2262_is_read_alike_in_both_encodings(tmp_path):
+def test_time_beyond_the_year_2262_is_read_alike_in_both_encodings(written):
     """The Go SDK writes the zero of its clock so."""
-    zero_of_go_ns, paths = 11_651_379_494_838_206_464, (tmp_path / "json", tmp_path / "protobuf")
+    zero_of_go_ns = 11_651_379_494_838_206_464
     message = TracesData()
     message.resource_spans.add().scope_spans.add().spans.add(name="s", end_time_unix_nano=zero_of_go_ns)
-    for path, content in zip(paths, (MessageToJson(message).encode(), message.SerializeToString()), strict=True):
-        path.write_bytes(content)
-        ((span,), bad, tails) = read(path)
+    for content in (MessageToJson(message), message.SerializeToString()):
+        ((span,), bad, tails) = read(written(content))
         assert (span["bad"], span["end_ns"], bad, tails) == (None, zero_of_go_ns, [], [])
 
 
@@ -202,8 +201,8 @@ def request(span):
     ids=["plain", "base64", "bytes", "snake", "old", "array", "result", "list"],
 )
 @pytest.mark.parametrize("indent", [None, 2])
-def test_variant_of_a_producer_is_read(write_json, document, indent):
-    (span,), bad, tails = read(write_json(document, indent=indent))
+def test_variant_of_a_producer_is_read(written, document, indent):
+    (span,), bad, tails = read(written(document, indent=indent))
     assert (bad, tails) == ([], [])
     assert (span["trace_id"], span["span_id"], span["parent_span_id"]) == ("ab" * 16, "cd" * 8, None)
     assert (span["kind"], span["status"], span["scope"]) == ("PRODUCER", "ERROR", "lib")
@@ -212,30 +211,27 @@ def test_variant_of_a_producer_is_read(write_json, document, indent):
 
 @pytest.mark.parametrize("name", ["layouts/traces.pb.framed", "odd/request1.pb"])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_names_in_snake_case_are_read_at_every_level(tmp_path, name, indent):
-    usual, snake = tmp_path / "usual.json", tmp_path / "snake.json"
+def test_names_in_snake_case_are_read_at_every_level(written, name, indent):
     data = (OTLP / name).read_bytes()
     message = TracesData.FromString(
         data if name.endswith("request1.pb") else data[4 : 4 + int.from_bytes(data[:4], "big")]
     )
-    usual.write_text(MessageToJson(message, indent=indent))
-    snake.write_text(MessageToJson(message, indent=indent, preserving_proto_field_name=True))
-    assert repr(read(snake)) == repr(read(usual))  # NaN among them
+    snake = repr(read(written(MessageToJson(message, indent=indent, preserving_proto_field_name=True))))
+    assert snake == repr(read(written(MessageToJson(message, indent=indent))))  # NaN among them
 
 
 @pytest.mark.parametrize("name_before", ["s", "s" * 100_000], ids=["near the head", "far behind it"])
-def test_values_in_snake_case_among_usual_lines_are_kept(tmp_path, name_before):
+def test_values_in_snake_case_among_usual_lines_are_kept(written, name_before):
     attributes = [{"key": "a", "value": {"string_value": "x"}}, {"key": "b", "value": {"int_value": "7"}}]
-    path = tmp_path / "x.jsonl"
     lines = [request({**SPAN, "name": name_before}), request({**SPAN, "attributes": attributes})]
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    path = written("".join(f"{json.dumps(line)}\n" for line in lines))
     batches = split_batches(split_file(SourceFile(path, Layout.JSON_LINES)), InputCounts())
     _, span = [row for batch in batches for row in batch.to_pylist()]
     assert dict(span["attributes"]) == {"a": "x", "b": "7"}
 
 
-def test_long_text_in_snake_case_is_read_in_linear_time(write_json):
-    path = write_json(request({**SPAN, "name": "_a" * 30_000}))
+def test_long_text_in_snake_case_is_read_in_linear_time(written):
+    path = written(request({**SPAN, "name": "_a" * 30_000}))
     began_s = time.process_time()
     assert len(read(path)[0]) == 1
     assert list(split_batches(split_file(SourceFile(path, Layout.JSON_LINES)), InputCounts()))
@@ -285,15 +281,15 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_malformed_span_is_bad_alone(write_json, odd):
+def test_malformed_span_is_bad_alone(written, odd):
     document = request(SPAN)
     document["resourceSpans"][0]["scopeSpans"][0]["spans"] = [SPAN, odd, SPAN]
-    spans, bad, tails = read(write_json(document))
+    spans, bad, tails = read(written(document))
     assert ([span["bad"] is None for span in spans], bad, tails) == ([True, False, True], [], [])
 
 
 @pytest.mark.parametrize("level", ["resource", "scope", "scopeSpans", "resourceSpans"])
-def test_malformed_level_above_the_spans_loses_no_other(write_json, level):
+def test_malformed_level_above_the_spans_loses_no_other(written, level):
     document = request(SPAN)
     good = document["resourceSpans"][0]
     odd = {
@@ -302,12 +298,12 @@ def test_malformed_level_above_the_spans_loses_no_other(write_json, level):
         "scopeSpans": {"scopeSpans": ["x"]},
         "resourceSpans": "x",
     }[level]
-    one, other = read(write_json({"resourceSpans": [odd, good]}))[0]
+    one, other = read(written({"resourceSpans": [odd, good]}))[0]
     assert other["bad"] is None
     assert (one["bad"] is None) == (level in {"resource", "scope"})
 
 
-def test_lone_surrogate_and_huge_number_are_written_on(tmp_path):
+def test_lone_surrogate_and_huge_number_are_written_on(written):
     """A lone surrogate becomes a question mark, a real pair and an escaped backslash stay; no number raises."""
     texts = ["\\ud800", "\\ud83d\\ude00", "\\\\ud800", "\\udc00\\ud800"]
     values = [
@@ -316,9 +312,8 @@ def test_lone_surrogate_and_huge_number_are_written_on(tmp_path):
         '{"intValue":' + "9" * 5000 + "}",
     ]
     pairs = ",".join(f'{{"key":"{at}","value":{value}}}' for at, value in enumerate(values))
-    path = tmp_path / "x.jsonl"
     spans = f'{{"name":"\\ud800","attributes":[{pairs}],"kind":{"9" * 5000}}}'
-    path.write_text(f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{spans}]}}]}}]}}\n', encoding="utf-8")
+    path = written(f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{spans}]}}]}}]}}\n')
     (span,), bad, _ = read(path)
     assert bad == []
     assert span["name"] == "?"
@@ -328,7 +323,7 @@ def test_lone_surrogate_and_huge_number_are_written_on(tmp_path):
 
 
 @pytest.mark.parametrize("layout", [Layout.PROTO_FRAMED_ZSTD, Layout.JSON_LINES_ZSTD])
-def test_spans_in_zstd_that_name_body_base64_are_no_native_file(tmp_path, layout):
+def test_spans_in_zstd_that_name_body_base64_are_no_native_file(written, layout):
     message = TracesData()
     span = message.resource_spans.add().scope_spans.add().spans.add()
     span.attributes.add(key="body_base64").value.string_value = '{"body_base64": ""}'
@@ -336,33 +331,27 @@ def test_spans_in_zstd_that_name_body_base64_are_no_native_file(tmp_path, layout
     spans = struct.pack(">I", len(data)) + data
     if layout is Layout.JSON_LINES_ZSTD:
         spans = MessageToJson(message).encode()
-    path = tmp_path / "x"
-    path.write_bytes(zstandard.compress(spans))
-    assert detect(path) is layout
+    assert detect(written(zstandard.compress(spans))) is layout
 
 
 @pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP])
-def test_endless_nesting_is_bad(tmp_path, layout):
-    path = tmp_path / "x"
-    path.write_bytes(b"[" * 10_000 + b"\n")
+def test_endless_nesting_is_bad(written, layout):
+    path = written(b"[" * 10_000 + b"\n")
     with pytest.raises(UnreadableInputError):
         detect(path)
     spans, bad, tails = read(path, layout)
     assert (spans, len(bad) + len(tails)) == ([], 1)
 
 
-def test_line_over_many_chunks_is_read(tmp_path, monkeypatch):
+def test_line_over_many_chunks_is_read(written, monkeypatch):
     monkeypatch.setattr(containers, "_CHUNK_BYTES", 1 << 10)
     long = {**SPAN, "name": "x" * (1 << 20)}
-    path = tmp_path / "x.zst"
-    path.write_bytes(
-        zstandard.compress(json.dumps(request(long)).encode() + b"\n" + json.dumps(request(SPAN)).encode())
-    )
-    spans, bad, tails = read(path)
+    lines = json.dumps(request(long)) + "\n" + json.dumps(request(SPAN))
+    spans, bad, tails = read(written(zstandard.compress(lines.encode())))
     assert (len(spans), bad, tails) == (2, [], [])
 
 
-def test_json_on_one_line_is_lines_only_when_the_line_itself_is_a_message(tmp_path):
+def test_json_on_one_line_is_lines_only_when_the_line_itself_is_a_message(written):
     long = {**SPAN, "name": "x" * 300_000}
     torn = json.dumps(request(SPAN))[:60]
     cases = {
@@ -376,9 +365,8 @@ def test_json_on_one_line_is_lines_only_when_the_line_itself_is_a_message(tmp_pa
         torn + json.dumps(request(SPAN)): (Layout.JSON_LINES, 1, 1),
         json.dumps(request(SPAN), indent=1): (Layout.JSON, 1, 0),
     }
-    for at, (text, expected) in enumerate(cases.items()):
-        path = tmp_path / f"{at}.json"
-        path.write_text(text + "\n", encoding="utf-8")
+    for text, expected in cases.items():
+        path = written(text + "\n")
         spans, bad, _ = read(path)
         assert (detect(path), len(spans), len(bad)) == expected
 
@@ -395,11 +383,10 @@ def test_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
         source_files([str(tmp_path)], Side.NATIVE)
 
 
-def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(tmp_path):
+def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(written):
     good = b'{"resourceSpans": []}'
-    path = tmp_path / "spans.zst"
     frames = map(zstandard.compress, [good, b'{"resourceSpans": [ bad', b"nothing", good])
-    path.write_bytes(b"".join(struct.pack(">I", len(frame)) + frame for frame in frames))
+    path = written(b"".join(struct.pack(">I", len(frame)) + frame for frame in frames))
     messages = list(read_messages(path, Layout.JSON_ZSTD_FRAMED, parse=parse_message))
     assert [type(item) for item in messages] == [Message, Bad, Bad, Message]
     assert [item.sample for item in messages[1:3]] == [b'{"resourceSpans": [ bad', b"nothing"]
@@ -407,18 +394,17 @@ def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(tmp_path):
 
 
 @pytest.mark.parametrize(("packed_bytes", "damage", "whole"), [(None, b"garbage after", 100), (12, b"\xff" * 40, 0)])
-def test_text_before_damaged_zstd_is_read(tmp_path, packed_bytes, damage, whole):
-    path = tmp_path / "spans.json.zst"
-    path.write_bytes(zstandard.compress(b'{"resourceSpans": []}\n' * 100)[:packed_bytes] + damage)
+def test_text_before_damaged_zstd_is_read(written, packed_bytes, damage, whole):
+    path = written(zstandard.compress(b'{"resourceSpans": []}\n' * 100)[:packed_bytes] + damage)
     messages = list(read_messages(path, Layout.JSON_LINES_ZSTD, parse=parse_message))
     assert [type(item) for item in messages] == [Message] * whole + [Bad]
     assert detect(path).side is Side.OTLP
 
 
 @pytest.mark.parametrize("name", ["layouts/traces.jsonl", "kafka/otlp_spans_json.kafka-json.jsonl"])
-def test_rest_of_a_line_that_comes_while_it_is_read_is_no_bad_line(name, tmp_path):
-    path, line = tmp_path / "growing", (OTLP / name).read_bytes().splitlines(keepends=True)[0]
-    path.write_bytes(line[:-20])
+def test_rest_of_a_line_that_comes_while_it_is_read_is_no_bad_line(name, written):
+    line = (OTLP / name).read_bytes().splitlines(keepends=True)[0]
+    path = written(line[:-20])
     items = read_messages(path, LAYOUTS[name], parse=parse_message)
     assert isinstance(next(items), Tail)
     with path.open("ab") as file:
@@ -426,15 +412,14 @@ def test_rest_of_a_line_that_comes_while_it_is_read_is_no_bad_line(name, tmp_pat
     assert list(items) == []
 
 
-def test_zstd_cut_off_anywhere_but_behind_a_frame_has_a_tail(tmp_path):
+def test_zstd_cut_off_anywhere_but_behind_a_frame_has_a_tail(written):
     """A frame of which nothing can be unpacked counts as cut off, too."""
-    path, line = tmp_path / "spans.json.zst", b'{"resourceSpans": []}' + b" " * 1_000 + b"\n"
+    line = b'{"resourceSpans": []}' + b" " * 1_000 + b"\n"
     packer = zstandard.ZstdCompressor(write_checksum=True)
     frames = [packer.compress(line), b"\x50\x2a\x4d\x18\x03\0\0\0abc", zstandard.compress(line)]
     whole, ends = b"".join(frames), set(itertools.accumulate(map(len, frames)))
     for size in range(len(frames[0]), len(whole) + 1):
-        path.write_bytes(whole[:size])
-        _, bad, tails = read(path, Layout.JSON_LINES_ZSTD)
+        _, bad, tails = read(written(whole[:size]), Layout.JSON_LINES_ZSTD)
         assert (bad, len(tails)) == ([], size not in ends)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bridge.forwarder.otlp_requests import requests_of
-from bridge.forwarder.pairing import Pairing, Place
+from bridge.forwarder.pairing import Origin, Pairing, Place
 from bridge.forwarder.span_fields import SpanRules
 from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.contexts import contexts_of
@@ -17,8 +17,8 @@ from otel_mqtrace import semconv
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import bean_attributes, context_attributes
 from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.native.decode import decode_rows
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
-from tests.support.forwarded_spans import record_of
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.reading import events_of, otlp_side
 from tests.support.trace_stories import after, pub
@@ -44,18 +44,13 @@ def _identity(context):
 
 @pytest.mark.parametrize("stem", RECORDED_FILES)
 def test_recorded_record_is_read_back_from_its_span(stem):
-    pairing, records, events = Pairing(), [], []
+    pairing, records, rows = Pairing(), [], []
     for number, body in enumerate(recorded(stem)):
-        decoded = decode_body(body.body, msg_type_map=body.msg_type_map)
-        for index, context in zip(decoded.record_indexes, decoded.contexts, strict=True):
-            each_message = explode(context)
-            records += each_message
-            for one in each_message:
-                record = record_of(
-                    one, Place("trace", 0, number), 1_795_262_400_000, messages=len(each_message), record_index=index
-                )
-                events += pairing.add([record])
-    events += pairing.flush()
+        origin = Origin(Place("trace", 0, number), *[1_795_262_400_000] * 3)
+        rows += decode_rows(body.body, origin, msg_type_map=body.msg_type_map)[0]
+        contexts = decode_body(body.body, msg_type_map=body.msg_type_map).contexts
+        records += [each for context in contexts for each in explode(context)]
+    events = pairing.add(rows) + pairing.flush()
     requests = requests_of(events, SpanRules())
     spans = [span for request in requests for span in spans_of(parse_message(request.body))]
     back = [context for span in spans for context in contexts_of(span).contexts]
@@ -74,7 +69,12 @@ def test_java_agent_spans_have_the_same_fields_as_in_the_reconciliation(name, tm
     items = read_messages(path, detect(path), parse=parse_message)
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
     ours = sorted(
-        (_event(context, span) for span in spans for context in _last_contexts(span)),
+        (
+            _event(context, span)
+            for span in spans
+            for context in contexts_of(span).contexts
+            if context.trace_type is not TraceType.SUB_BEFORE
+        ),
         key=repr,
     )
     events = [row for row in events_of(otlp_side(tmp_path, path)) if row["kind"] is not None and row["scope"] is None]
@@ -86,10 +86,6 @@ _COMPARED = (
     *("body_length", "retry_times", "success", "context_code", "region_id", "start_ms"),
 )
 _KINDS = {TraceType.PUB: "publish", TraceType.SUB_AFTER: "consume"}
-
-
-def _last_contexts(span):
-    return [each for each in contexts_of(span).contexts if each.trace_type is not TraceType.SUB_BEFORE]
 
 
 def _event(context, span):

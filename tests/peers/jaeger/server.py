@@ -31,13 +31,12 @@ class JaegerQuery:
 
     url: str
 
-    def trace(self, trace_id: str, *, spans: int) -> list[dict[str, Any]]:
-        """Return the spans of one trace as they were stored, without Jaeger's remarks; the earliest first."""
-        return self._spans(f"/api/v3/traces/{trace_id}", {"raw_traces": "true"}, spans)
+    def trace(self, trace_id: str, *, spans: int, **how: str) -> list[dict[str, Any]]:
+        """Return the spans of one trace as the page shows them, those that came twice once; the earliest first.
 
-    def shown(self, trace_id: str, *, spans: int) -> list[dict[str, Any]]:
-        """Return the spans of one trace as the page shows them, those that came twice once; the earliest first."""
-        return self._spans(f"/api/v3/traces/{trace_id}", {}, spans)
+        With ``raw_traces="true"`` they are as they were stored, without Jaeger's remarks.
+        """
+        return self._spans(f"/api/v3/traces/{trace_id}", how, spans)
 
     def search(self, service: str, *, spans: int) -> list[dict[str, Any]]:
         """Return the spans of every trace that ``service`` has a span in."""

@@ -32,12 +32,12 @@ def query(jaeger):
     return JaegerQuery(jaeger.query_url)
 
 
-def _run(kafka, jaeger, name, *, exporter=http_to, handler=bool, **options):
+def _run(kafka, jaeger, name, *, exporter=http_to, handler=bool):
     kafka.create_topic(name, partitions=1)
     ended = RecordingExporter()
-    with traced(f"{name}-shop", ended, exporter(jaeger), **options):
+    with traced(f"{name}-shop", ended, exporter(jaeger)):
         send(kafka, name)
-    with traced(f"{name}-billing", ended, exporter(jaeger), **options):
+    with traced(f"{name}-billing", ended, exporter(jaeger)):
         handle(kafka, name, handler=handler)
     return of_sdk(ended.take(f"send {name}")), of_sdk(ended.take(f"process {name}"))
 
@@ -50,7 +50,7 @@ def _run(kafka, jaeger, name, *, exporter=http_to, handler=bool, **options):
 def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, query, exporter, handler, status, errors):
     name = f"one-trace-{exporter.__name__}"
     sent, processed = _run(kafka, jaeger, name, exporter=exporter, handler=handler)
-    held = query.trace(sent["trace_id"], spans=2)
+    held = query.trace(sent["trace_id"], spans=2, raw_traces="true")
     assert held == [sent, processed]
     assert [(span["kind"], span["status"]) for span in held] == [("PRODUCER", "UNSET"), ("CONSUMER", status)]
     assert [span["service"] for span in held] == [f"{name}-shop", f"{name}-billing"]
@@ -108,7 +108,7 @@ def _summary(span):
 def test_trace_of_a_message_has_all_its_events(forwarded):
     query, _, _ = forwarded
     (trace_id,) = query.ids_with("PG_tx_d498dup", traces=1, messaging__message__id="C000020262BB60E53B936993952C0000")
-    spans = query.shown(trace_id, spans=9)
+    spans = query.trace(trace_id, spans=9)
     assert [_summary(span) for span in spans] == [
         ("PG_tx_d498dup", PRODUCER, "send", None, OK),
         ("PG_tx_d498dup", CLIENT, "end_transaction", "UNKNOW", OK),

@@ -111,9 +111,9 @@ class RocketMq:
         self._ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
         return name
 
-    def create_group(self, name: str, *, ordered: bool = False) -> str:
-        """Create a consumer group, ``ordered`` for FIFO messages, and return its name."""
-        body = {"groupName": name, "consumeMessageOrderly": ordered, "consumeEnable": True, "retryMaxTimes": 16}
+    def create_group(self, name: str) -> str:
+        """Create a consumer group and return its name."""
+        body = {"groupName": name, "consumeMessageOrderly": False, "consumeEnable": True, "retryMaxTimes": 16}
         self._ask(Command(_UPDATE_AND_CREATE_GROUP, body=json.dumps(body).encode()))
         return name
 
