@@ -9,7 +9,7 @@ from tests.faults import changes as do
 from tests.faults.agent_spans import send_ids
 from tests.faults.calls import Application, Draft, consuming, received, sending
 from tests.faults.own_faults import Fault, faults_of_both
-from tests.faults.own_scenes import kill_consumer, redelivered
+from tests.faults.own_scenes import attempts, kill_consumer
 from tests.faults.stage import Process, Stage
 from tests.faults.truth import LOST, NORMALISED, Event, Expected, by_design, one_sided
 
@@ -162,6 +162,6 @@ AGENT_SCENES: tuple[Callable[[Stage], None], ...] = (
     _scene_trace_traffic,
     _scene_spanless_groups,
     partial(kill_consumer, deliveries=20, every_ms=1000, after_ms=300, lost=3),
-    redelivered,
+    attempts,
     _scene_second_instrumentation,
 )

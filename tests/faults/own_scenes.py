@@ -1,6 +1,6 @@
 """Scenes of more than one call: bursts, ends of processes, silence, gaps, repetitions."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -39,25 +39,22 @@ def _scene_before_the_window(stage: Stage) -> None:
     )
 
 
-def redelivered(stage: Stage) -> None:
-    """Three attempts, each a key of its own; the topic of a redelivery is the group's retry topic, as Kafka's is not."""
-    bean = stage.sent()
-    calls = [stage.deliver(bean, after_ms=2000 + 5000 * retry, retry_times=retry) for retry in range(3)]
-    stage.several(calls, "redelivered twice", *[stage.usual] * 3)
-
-
-def _scene_redelivered_at_once(stage: Stage) -> None:
-    """Two attempts with the same retry count: what a broker does that checks a transaction twice."""
-    bean = stage.sent()
-    calls = [stage.deliver(bean, after_ms=2000 + number) for number in range(2)]
-    stage.several(calls, "delivered twice, same retry count", EXACT, EXACT)
-
-
-def _scene_one_of_three_attempts_lost(stage: Stage) -> None:
-    bean = stage.sent()
-    calls = [stage.deliver(bean, after_ms=2000 + 5000 * retry, retry_times=retry) for retry in range(3)]
-    expected = (EXACT, EXACT, one_sided("native", LOST))
-    stage.several(calls, "span of one attempt of three lost", *expected, changes={1: do.span_lost})
+def attempts(
+    stage: Stage,
+    *,
+    fault: str = "redelivered twice",
+    expected: Sequence[Expected] | None = None,
+    apart_ms: int = 5000,
+    is_retry: bool = True,
+    changes: Mapping[int, do.Change] | None = None,
+) -> None:
+    """Deliver a message as often as verdicts are ``expected`` (three usual ones): each attempt is a key of its own."""
+    bean, wanted = stage.sent(), expected or [stage.usual] * 3
+    calls = [
+        stage.deliver(bean, after_ms=2000 + apart_ms * number, retry_times=number * is_retry)
+        for number in range(len(wanted))
+    ]
+    stage.several(calls, fault, *wanted, changes=changes)
 
 
 def _scene_loss_and_copy_cancel(stage: Stage) -> None:
@@ -113,14 +110,10 @@ def _scene_other_spans(stage: Stage) -> None:
         stage.truth.scopes[scope] += 1
 
 
-def _scene_queue_full(stage: Stage) -> None:
-    _burst(stage, "native", lost=6, counted=6)
-    _burst(stage, "otlp", lost=5, counted=5, after_ms=90_000)
-
-
-def _scene_queue_full_half_counted(stage: Stage) -> None:
-    _burst(stage, "native", lost=6, counted=4)
-    _burst(stage, "otlp", lost=6, counted=2, after_ms=90_000)
+def _queue_full(stage: Stage, native: tuple[int, int], otlp: tuple[int, int]) -> None:
+    """Lose and count so many native records, so many spans."""
+    _burst(stage, "native", *native)
+    _burst(stage, "otlp", *otlp, after_ms=90_000)
 
 
 def _scene_ledger_of_another(stage: Stage) -> None:
@@ -142,7 +135,7 @@ def _scene_ledger_of_another(stage: Stage) -> None:
     stage.play(usual)
 
 
-def _burst(stage: Stage, side: str, *, lost: int, counted: int, after_ms: int = 0) -> None:
+def _burst(stage: Stage, side: str, lost: int, counted: int, *, after_ms: int = 0) -> None:
     """Lose ``lost`` sends within one bucket of ten seconds; the lane's own ledger counts ``counted`` of them."""
     losses = Ledger(None, clock=stage.clock).add_lane(side=side, component="queue")
     here = stage.now_ms + 10_000 + after_ms
@@ -214,17 +207,6 @@ def _scene_silent_writers(stage: Stage) -> None:
         stage.play(call, do.record_lost, expected, fault="a group without native trace")
 
 
-def _scene_fewer_spans_than_attempts(stage: Stage) -> None:
-    """Two attempts at the same time, one span that names neither: one is lost for certain, which one is unknown."""
-    bean = stage.sent()
-    calls = [stage.deliver(bean, after_ms=2000) for _ in range(2)]
-    nameless = do.set_span_attributes(mqtrace__request_id=None)
-    expected = (replace(EXACT, also={"key_level": 2}), one_sided("native", LOST))
-    stage.several(
-        calls, "two attempts, one span without a request id", *expected, changes={0: nameless, 1: do.span_lost}
-    )
-
-
 def _scene_id_left_out(stage: Stage) -> None:
     """The span carries no message id: only topic and time identify its message."""
     call = stage.send(stage.bean())
@@ -254,22 +236,34 @@ PROLOGUE: tuple[Callable[[Stage], None], ...] = (_scene_before_the_window, _scen
 """What lies before the two sides overlap."""
 
 SCENES: tuple[Callable[[Stage], None], ...] = (
-    redelivered,
-    _scene_redelivered_at_once,
-    _scene_one_of_three_attempts_lost,
+    attempts,
+    partial(attempts, fault="delivered twice, same retry count", expected=(EXACT, EXACT), apart_ms=1, is_retry=False),
+    partial(
+        attempts,
+        fault="span of one attempt of three lost",
+        expected=(EXACT, EXACT, one_sided("native", LOST)),
+        changes={1: do.span_lost},
+    ),
     _scene_loss_and_copy_cancel,
     partial(_batch, change=do.nothing, expected=EXACT, fault="a batch consumed"),
     partial(_batch, change=do.span_lost, expected=one_sided("native", LOST), fault="span of a batch lost"),
     partial(_batch, change=do.record_lost, expected=one_sided("otlp", LOST), fault="native records of a batch lost"),
     _scene_transaction_checked,
     _scene_other_spans,
-    _scene_queue_full,
-    _scene_queue_full_half_counted,
+    partial(_queue_full, native=(6, 6), otlp=(5, 5)),
+    partial(_queue_full, native=(6, 4), otlp=(6, 2)),
     _scene_ledger_of_another,
     _scene_process_ends,
     partial(kill_consumer, deliveries=30, every_ms=2000, after_ms=900, lost=1),
     _scene_silent_writers,
-    _scene_fewer_spans_than_attempts,
+    partial(  # one is lost for certain, which one is unknown
+        attempts,
+        fault="two attempts, one span without a request id",
+        expected=(replace(EXACT, also={"key_level": 2}), one_sided("native", LOST)),
+        apart_ms=0,
+        is_retry=False,
+        changes={0: do.set_span_attributes(mqtrace__request_id=None), 1: do.span_lost},
+    ),
     _scene_id_left_out,
 )
 EPILOGUE: tuple[Callable[[Stage], None], ...] = (_scene_handler_hangs, _scene_too_young)

@@ -40,15 +40,15 @@ from tests.support.trace_stories import body_of
 DUAL = Path(__file__).parents[2] / "vectors" / "dual"
 
 
-def options(folder: str | Path, out: Path, writer: str, *, spans: str = "otlp.jsonl", **others) -> ReconcileOptions:
-    native, otlp = str(DUAL / folder / "native.jsonl"), str(DUAL / folder / spans)
+def options(folder: str | Path, out: Path, writer: str, **others) -> ReconcileOptions:
+    native, otlp = str(DUAL / folder / "native.jsonl"), str(DUAL / folder / "otlp.jsonl")
     chosen = {"profile": "java-agent", "native_writer": writer, "grace_ms": 0, "engine": "local", **others}
     return ReconcileOptions(native=(native,), otlp=(otlp,), out=out, **chosen)
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
-    out = tmp_path_factory.mktemp("app")
+    out = tmp_path_factory.mktemp("app[1]")  # Spark would read the brackets as a pattern
     return run(options("app-4.9.8-dup", out, "rocketmq-4.9.8")), out
 
 
@@ -99,17 +99,22 @@ def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
     assert read_verdicts(tmp_path) != before
 
 
-def on_both_sides(rows) -> Counter[str]:
-    return Counter(row["kind"] for row in rows if row["native"] and row["otlp"])
-
-
-def test_every_send_and_delivery_of_the_application_is_on_both_sides(app):
-    result, out = app
+@pytest.mark.parametrize(
+    ("recording", "events"),
+    [("app", {"publish": 115, "consume": 222}), ("scenarios", {"publish": 171, "consume": 43})],
+)
+def test_every_send_and_delivery_of_a_recording_is_on_both_sides_and_all_rows_are_counted(request, recording, events):
+    result, out = request.getfixturevalue(recording)
     rows = read_verdicts(out)
-    assert on_both_sides(rows) == {"publish": 115, "consume": 222}
-    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == 115 + 222
-    assert "MISMATCHED" not in result.status
+    assert Counter(row["kind"] for row in rows if row["native"] and row["otlp"]) == events
+    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == sum(events.values())
+    assert not {"MISMATCHED", "DUPLICATED_NATIVE", "DUPLICATED_OTLP", "DUPLICATED_BOTH"} & set(result.status)
     assert not result.duplicates
+    assert result.conservation.holds, result.conservation
+    counts = {status: n for status, n in result.status.items() if status not in {"OUT_OF_SCOPE", "MALFORMED"}}
+    assert Counter(row["status"] for row in rows) == counts
+    assert sum(1 for row in rows if row["native"]) == result.inputs.native.canonical_keys
+    assert sum(1 for row in rows if row["otlp"]) == result.inputs.otlp.canonical_keys
 
 
 def test_one_sided_events_of_the_application_have_their_rule(app):
@@ -124,12 +129,6 @@ def test_one_sided_events_of_the_application_have_their_rule(app):
     assert result.reason == {"BY_DESIGN": 1 + 1 + 11 + 3, "TRACE_TRAFFIC": 15}
     assert (result.loss["native"].unexplained, result.loss["otlp"].unexplained) == (0, 0)
     assert (result.verdict, result.exit_code) == ("PASS", 0)
-
-
-def test_every_scenario_is_on_both_sides(scenarios):
-    result, out = scenarios
-    assert on_both_sides(read_verdicts(out)) == {"publish": 171, "consume": 43}
-    assert not {"MISMATCHED", "DUPLICATED_NATIVE", "DUPLICATED_OTLP", "DUPLICATED_BOTH"} & set(result.status)
 
 
 def test_one_sided_scenarios_are_all_explained(scenarios):
@@ -155,29 +154,6 @@ def test_broken_record_is_counted_located_and_fails_a_gate(scenarios):
     assert result.inputs.native.malformed == 2
     assert {(sample.side, Path(sample.path).name) for sample in result.malformed} == {("native", "native.jsonl")}
     assert {gate.name for gate in result.gates if gate.outcome == "fail"} == {"malformed"}
-
-
-@pytest.mark.parametrize("recording", ["app", "scenarios"])
-def test_balance_of_real_recordings_holds_and_rows_equal_the_counts(request, recording):
-    result, out = request.getfixturevalue(recording)
-    assert result.conservation.holds, result.conservation
-    rows = read_verdicts(out)
-    counts = {status: n for status, n in result.status.items() if status not in {"OUT_OF_SCOPE", "MALFORMED"}}
-    assert Counter(row["status"] for row in rows) == counts
-    assert sum(1 for row in rows if row["native"]) == result.inputs.native.canonical_keys
-    assert sum(1 for row in rows if row["otlp"]) == result.inputs.otlp.canonical_keys
-
-
-def test_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
-    result, _ = app
-    out = tmp_path / "out[1]"  # Spark would read the brackets as a pattern
-    (out / VERDICTS).mkdir(parents=True)
-    (out / "foreign.txt").write_text("stays")
-    (out / VERDICTS / "part-of-an-earlier-run.parquet").write_text("goes")
-    again = run(options("app-4.9.8-dup", out, "rocketmq-4.9.8", spans="otlp.pb.framed"))
-    assert (again.status, again.reason, again.fields) == (result.status, result.reason, result.fields)
-    assert len(read_verdicts(out)) == len(read_verdicts(app[1]))
-    assert sorted(path.name for path in out.iterdir()) == ["foreign.txt", VERDICTS]
 
 
 def test_outcome_in_a_store_is_replaced_and_a_file_of_others_is_refused(app, tmp_path, monkeypatch):

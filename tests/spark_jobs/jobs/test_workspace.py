@@ -78,13 +78,13 @@ def outcome(tmp_path: Path) -> tuple[Path, Path]:
     for directory, text in ((work, "new"), (out, "old")):
         (directory / "verdicts").mkdir(parents=True)
         (directory / "verdicts" / f"{text}.parquet").write_text(text)
-    for name in NEW:
+    for name in (*NEW, "foreign.txt"):
         (out / name).write_text("old")
     return work, out
 
 
 NEW = {"report.html": "new", "result.json": "new \udcff"}
-_OLD = {"verdicts": ["old.parquet"]} | dict.fromkeys(NEW, "old")
+_OLD = {"verdicts": ["old.parquet"]} | dict.fromkeys([*NEW, "foreign.txt"], "old")
 
 
 def state(out: Path) -> dict[str, object]:
@@ -94,13 +94,13 @@ def state(out: Path) -> dict[str, object]:
 def test_outcome_replaces_verdicts_and_reports(outcome: tuple[Path, Path]) -> None:
     work, out = outcome
     replace_outcome(NEW, work, out, has_verdicts=True)
-    assert state(out) == {"verdicts": ["new.parquet"], "report.html": "new", "result.json": "new \\udcff"}
+    assert state(out) == _OLD | {"verdicts": ["new.parquet"], "report.html": "new", "result.json": "new \\udcff"}
     assert {stat.S_IMODE((out / name).stat().st_mode) for name in NEW} == {0o644}
 
 
 def test_verdicts_without_a_report_leave_no_result_of_an_earlier_run(outcome: tuple[Path, Path]) -> None:
     replace_outcome({}, *outcome, has_verdicts=True)
-    assert state(outcome[1]) == {"verdicts": ["new.parquet"], "report.html": "old"}
+    assert state(outcome[1]) == {"verdicts": ["new.parquet"], "report.html": "old", "foreign.txt": "old"}
 
 
 def test_texts_of_a_command_that_judges_nothing_leave_the_outcome_of_a_run(outcome: tuple[Path, Path]) -> None:
