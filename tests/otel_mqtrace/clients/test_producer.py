@@ -417,14 +417,6 @@ def test_message_of_a_batch_sent_alone_has_its_span_in_its_headers(producer_of, 
     assert messages == before
 
 
-def test_batch_under_leave_has_no_span(producer_of, spans, topic, stored):
-    producer = producer_of(_under("leave"))
-    assert producer.produce_batch(topic, [{"value": b"1"}]) == 1
-    producer.flush(10)
-    assert stored(topic, 1)[0].headers() is None
-    spans.assert_empty()
-
-
 class TestAsTheClient:
     @pytest.mark.parametrize(
         ("bodies", "conf", "error", "count"),

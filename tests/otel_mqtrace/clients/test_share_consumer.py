@@ -210,27 +210,22 @@ def test_message_its_deserializer_refused_has_failed(share, spans):
     assert trace_context_of(spans.take()).beans[0].offset_msg_id == "orders-0@1"
 
 
-@pytest.mark.parametrize("commit", ["commit_sync", "commit_async"])
-def test_commit_settles_the_acknowledged_messages(share, spans, commit):
-    consumer = share([_message(0), _message(1)], settle_spans=True)
+@pytest.mark.parametrize(
+    ("mode", "commit", "settled"),
+    [("explicit", "commit_sync", [1]), ("explicit", "commit_async", [1]), ("implicit", "commit_sync", [0, 1])],
+)
+def test_commit_settles_the_acknowledged_messages_or_the_last_poll(share, spans, mode, commit, settled):
+    consumer = share([_message(0), _message(1)], mode=mode, settle_spans=True)
     batch = consumer.poll(1)
     current = current_span_id()
-    consumer.acknowledge(batch[1])
+    if mode == "explicit":
+        consumer.acknowledge(batch[1])
     getattr(consumer, commit)()
     span = spans.take("commit orders")
     assert span.parent.span_id == current
-    assert span.attributes["messaging.kafka.offset"] == 1
-    assert [link.context.span_id for link in span.links] == [SENDER]
-    consumer.acknowledge(batch[0])
-    consumer.poll(1)
-    spans.take("process orders")
-
-
-def test_commit_without_acknowledgements_settles_the_last_poll(share, spans):
-    consumer = share([_message(0), _message(1)], mode="implicit", settle_spans=True)
-    consumer.poll(1)
-    consumer.commit_sync()
-    assert [link.attributes["messaging.kafka.offset"] for link in spans.take("commit orders").links] == [0, 1]
+    assert [link.context.span_id for link in span.links] == [SENDER] * len(settled)
+    own = span.links if len(settled) > 1 else [span]
+    assert [each.attributes["messaging.kafka.offset"] for each in own] == settled
     consumer.close()
     spans.take("process orders")
 

@@ -24,7 +24,7 @@ from otel_mqtrace.model import MessageType, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, Operation, trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import encode_context
-from tests.support.mailbox import SENDER, TRACEPARENT, incoming
+from tests.support.mailbox import TRACEPARENT, incoming
 from tests.support.native_spans import span_attributes
 from tests.support.strategies import sayable
 
@@ -75,15 +75,6 @@ def test_message_without_an_id_has_its_offset_as_id(processed):
     """As RocketMQ's getMsgId() does; and without a place it has none."""
     assert processed(incoming()).attributes["messaging.message.id"] == "orders-0@7"
     assert "messaging.message.id" not in processed(incoming(offset=None)).attributes
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_batch_span_has_offset_and_key_on_its_links_only(processed, count):
-    messages = [incoming(partition=n, key=b"k", headers=HEADERS) for n in range(count)]
-    span = processed(*messages, batch=True)
-    assert not {"messaging.kafka.offset", "messaging.kafka.message.key"} & set(span.attributes)
-    assert [link.attributes["messaging.kafka.offset"] for link in span.links] == [7] * count
-    assert {link.context.span_id for link in span.links} == {SENDER}
 
 
 @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])

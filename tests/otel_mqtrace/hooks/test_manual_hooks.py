@@ -240,30 +240,26 @@ def test_success_slower_than_the_limit_is_a_time_out(mailbox_with, exporter, clo
     assert _taken(exporter)[1] is code
 
 
+async def _in_a_task(act):
+    async def part():
+        act()
+
+    await asyncio.create_task(part())
+
+
 @pytest.mark.parametrize("code", [ContextCode.FAILED, ContextCode.RETURNNULL, ContextCode.EXCEPTION])
+@pytest.mark.parametrize("where", [lambda act: act(), lambda act: asyncio.run(_in_a_task(act))], ids=["here", "task"])
 @both_ways
-def test_handler_sets_its_outcome_from_anywhere(mailbox, exporter, automatic, code):
+def test_handler_sets_its_outcome_from_anywhere(mailbox, exporter, automatic, where, code):
     def deep():
         with trace.NoOpTracer().start_as_current_span("inner"):
             process.outcome(code.name)
 
     with _handle(mailbox, automatic=automatic):
-        deep()
+        where(deep)
     span, recorded = _taken(exporter)
     assert recorded is code
     assert span.attributes["error.type"] == code.name
-
-
-def test_task_of_the_handler_sets_the_outcome(mailbox, exporter):
-    async def part():
-        process.failed()
-
-    async def handle():
-        async with process(Letter(1)):
-            await asyncio.create_task(part())
-
-    asyncio.run(handle())
-    assert _taken(exporter)[1] is ContextCode.FAILED
 
 
 def test_last_outcome_wins_and_does_not_affect_the_next_message(mailbox, exporter):
@@ -303,11 +299,14 @@ def test_status_the_application_set_is_the_outcome(mailbox, exporter, automatic,
     assert (span.status.description, span.attributes["error.type"]) == (status.description, "CardRefused")
 
 
-def test_current_returns_the_handle_of_the_block(mailbox, exporter):
-    with process(Letter(1)) as outer:
+@both_ways
+def test_message_and_its_handle_are_current_again_after_an_inner_block(mailbox, exporter, automatic):
+    with _handle(mailbox, automatic=automatic):
+        outer, span = process.current(), trace.get_current_span()
         with process(Letter(2)) as inner:
             assert process.current() is inner
-        assert process.current() is outer
+            assert trace.get_current_span() is inner.span is not span
+        assert (process.current(), trace.get_current_span()) == (outer, span)
         process.failed()
     assert [_taken(exporter)[1] for _ in range(2)] == [ContextCode.SUCCESS, ContextCode.FAILED]
 

@@ -235,14 +235,6 @@ class TestBlocks:
         _nothing_here()
         assert baggage.get_baggage("mine") is None
 
-    def test_automatic_message_is_current_again_after_a_block(self, letterbox):
-        letterbox.take(Letter(1))
-        automatic = _here()
-        with process(Letter(2)):
-            assert _here() != automatic
-        assert _here() == automatic
-        letterbox.done()
-
     def test_block_ends_once(self, letterbox, exporter):
         block = process(Letter(1))
         with block:

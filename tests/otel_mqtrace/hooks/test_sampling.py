@@ -368,13 +368,9 @@ def shape(headers: Any) -> list[tuple[str, Any]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def never() -> SendHook:
-    return hook()
-
-
 @given(headers=HEADERS)
-def test_unsampled_send_has_the_headers_of_any_other_send(never: SendHook, headers: Any) -> None:
+def test_unsampled_send_has_the_headers_of_any_other_send(headers: Any) -> None:
+    never = hook()
     unsampled, usual = inject_unsampled(never, "orders", headers), never.before("orders", headers=headers)
     names = {name.lower() for name, _ in (headers.items() if isinstance(headers, dict) else headers or ())}
     if unsampled is None:
