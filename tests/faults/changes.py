@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from otel_mqtrace.model import AccessChannel, TraceContext, TraceType
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
-from tests.faults.calls import Draft, Record, SpanDraft
+from tests.faults.calls import Draft, Record
 
 Change = Callable[[Draft], object]
 _NO_NUMBER = b"damaged"
@@ -17,11 +18,7 @@ def nothing(_draft: Draft) -> None:
 
 
 def both(*changes: Change) -> Change:
-    def change(draft: Draft) -> None:
-        for each in changes:
-            each(draft)
-
-    return change
+    return lambda draft: [each(draft) for each in changes]
 
 
 def record_lost(draft: Draft) -> None:
@@ -43,22 +40,17 @@ died = both(half_lost(TraceType.SUB_AFTER), span_lost)
 """A delivery that never ended: all that is there of it is its SubBefore."""
 
 
-def _records(changed: Callable[[Record], Record], *, adds: bool = False) -> Change:
-    """Change each record, or with ``adds`` land it once more, changed."""
+def _each(side: str, changed: Callable[[Any], Any], *, adds: bool = False) -> Change:
+    """Change each of the ``records`` or ``spans`` of a draft, or with ``adds`` write it once more, changed."""
 
     def change(draft: Draft) -> None:
-        draft.records[:] = [*(draft.records if adds else ()), *map(changed, draft.records)]
+        drafts = getattr(draft, side)
+        drafts[:] = [*(drafts if adds else ()), *map(changed, drafts)]
 
     return change
 
 
-def _spans(changed: Callable[[SpanDraft], SpanDraft], *, adds: bool = False) -> Change:
-    """Change each span, or with ``adds`` write it once more, changed."""
-
-    def change(draft: Draft) -> None:
-        draft.spans[:] = [*(draft.spans if adds else ()), *map(changed, draft.spans)]
-
-    return change
+_records, _spans = partial(_each, "records"), partial(_each, "spans")
 
 
 record_copied = _records(lambda record: record, adds=True)

@@ -1,18 +1,17 @@
 """Scenes of more than one call: bursts, ends of processes, silence, gaps, repetitions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-
-from opentelemetry.trace import SpanKind
 
 from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.loss_ledger import BUCKET_MS, Ledger
 from tests.faults import changes as do
-from tests.faults.calls import Application, Call, Draft, consuming, ending, received, sending
-from tests.faults.own_spans import line_of, plain_span, sdk_span, send_context
+from tests.faults.calls import Application, Draft, consuming, ending, received, sending
+from tests.faults.own_spans import sdk_span, send_context
 from tests.faults.stage import BEGIN_MS, Process, Stage
 from tests.faults.truth import EXACT, LOST, Event, Expected, one_sided
+from tests.support.otlp_json import CLIENT, PRODUCER, SERVER, line, resource, span
 
 _HOUR_MS = 3_600_000
 _COUNTED = "DROP_ATTRIBUTED"
@@ -87,26 +86,17 @@ def _scene_transaction_checked(stage: Stage) -> None:
 
 def _scene_other_spans(stage: Stage) -> None:
     """What is in the same file and about no message of the application."""
-    at_ms = stage.now_ms + 3000
+    of_kafka = {"messaging.system": "kafka"}
+    to_trace_topic = {"messaging.operation.type": "send", "messaging.destination.name": "RMQ_SYS_TRACE_TOPIC"}
+    polled = {"messaging.operation.type": "receive", "messaging.operation.name": "poll"}
     others = {
-        "NOT_MESSAGING": ("GET /orders", SpanKind.SERVER, {"http.request.method": "GET"}),
-        "POLL": (
-            "poll orders",
-            SpanKind.CLIENT,
-            {"messaging.system": "kafka", "messaging.operation.type": "receive", "messaging.operation.name": "poll"},
-        ),
-        "TRACE_TRAFFIC": (
-            "send RMQ_SYS_TRACE_TOPIC",
-            SpanKind.PRODUCER,
-            {
-                "messaging.system": "kafka",
-                "messaging.operation.type": "send",
-                "messaging.destination.name": "RMQ_SYS_TRACE_TOPIC",
-            },
-        ),
+        "NOT_MESSAGING": ("GET /orders", SERVER, {"http.request.method": "GET"}),
+        "POLL": ("poll orders", CLIENT, of_kafka | polled),
+        "TRACE_TRAFFIC": ("send RMQ_SYS_TRACE_TOPIC", PRODUCER, of_kafka | to_trace_topic),
     }
-    for scope, (name, kind, attributes) in others.items():
-        stage.recording.lines.append(line_of([plain_span(stage.producer, at_ms, name, kind, attributes)]))
+    for number, (scope, (name, kind, attributes)) in enumerate(others.items(), 1):
+        made = span(number, kind, stage.now_ms + 3000, 5, attributes, name=name)
+        stage.recording.lines.append(line(resource(stage.producer.service, made, scope="app")))
         stage.truth.scopes[scope] += 1
 
 
@@ -160,35 +150,22 @@ def _other(side: str) -> str:
 def _scene_process_ends(stage: Stage) -> None:
     """A batch job sends and ends without a flush: the last three seconds of its native trace never left."""
     job, process = Application("nightly-job", "PG_nightly", "10.1.7.7"), Process("10.1.7.7", 99)
-    times = [stage.now_ms + 1000 * number for number in range(30)]
-    calls = (sending(job, at_ms, stage.bean(at_ms=at_ms, process=process)) for at_ms in times)
-    expected = one_sided("otlp", "SHUTDOWN_WINDOW")
-    _lose_last(stage, calls, range(27, 30), do.record_lost, expected, "last native records of a process lost")
+    lost, fault = (do.record_lost, one_sided("otlp", "SHUTDOWN_WINDOW")), "last native records of a process lost"
+    for number in range(30):
+        at_ms = stage.now_ms + 1000 * number
+        call = sending(job, at_ms, stage.bean(at_ms=at_ms, process=process))
+        stage.play(call, *lost, fault=fault) if number >= 27 else stage.play(call)
 
 
 def kill_consumer(stage: Stage, *, deliveries: int, every_ms: int, after_ms: int, lost: int) -> None:
     """Kill a consumer that receives messages ``after_ms`` behind their sends: its last spans never left, its records had."""
     killed = Application("loyalty-service", "CG_loyalty", "10.1.8.8")
-
-    def calls() -> Iterator[Call]:
-        for number in range(deliveries):
-            bean = stage.sent(at_ms=stage.now_ms + every_ms * number, after_ms=every_ms * number)
-            at_ms = stage.now_ms + every_ms * number + after_ms
-            yield consuming(killed, at_ms, received(bean), attempt=stage.attempt(killed))
-
-    last = range(deliveries - lost, deliveries)
-    expected = one_sided("native", "SHUTDOWN_WINDOW")
-    _lose_last(stage, calls(), last, do.span_lost, expected, "last spans of a killed consumer lost")
-
-
-def _lose_last(
-    stage: Stage, calls: Iterable[Call], last: range, change: do.Change, expected: Expected, fault: str
-) -> None:
-    for number, call in enumerate(calls):
-        if number in last:
-            stage.play(call, change, expected, fault=fault)
-        else:
-            stage.play(call)
+    last, fault = (do.span_lost, one_sided("native", "SHUTDOWN_WINDOW")), "last spans of a killed consumer lost"
+    for number in range(deliveries):
+        bean = stage.sent(at_ms=stage.now_ms + every_ms * number, after_ms=every_ms * number)
+        at_ms = stage.now_ms + every_ms * number + after_ms
+        call = consuming(killed, at_ms, received(bean), attempt=stage.attempt(killed))
+        stage.play(call, *last, fault=fault) if number >= deliveries - lost else stage.play(call)
 
 
 def _scene_silent_writers(stage: Stage) -> None:

@@ -3,18 +3,18 @@
 import io
 from collections.abc import Iterable
 from hashlib import md5
-from typing import Any
+from itertools import zip_longest
 
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from otel_mqtrace import semconv
-from otel_mqtrace.model import TraceContext, TraceType
+from otel_mqtrace.model import TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS
-from tests.faults.calls import Application, SpanDraft
+from tests.faults.calls import SpanDraft
 from tests.support.native_spans import span_attributes
 
 _SCOPE = InstrumentationScope("otel_mqtrace", "1.0")
@@ -41,7 +41,7 @@ def sdk_span(draft: SpanDraft) -> ReadableSpan:
     is_send = context.trace_type is TraceType.PUB
     own = f"{context.trace_type} {first.msg_id} {context.group_name} {context.request_id} {call.start_ms}"
     own_id = send.span_id if is_send and not draft.copy else _id(f"{own} {draft.copy}", 16)
-    links = [] if is_send else [_link(bean.msg_id or "", at, fields_of.links) for at, bean in enumerate(context.beans)]
+    linked = [] if is_send else zip_longest(context.beans, fields_of.links)
     attributes = {**fields_of.span, semconv.MESSAGING_SYSTEM: "kafka"}
     for name, value in draft.attributes.items():
         attributes[name] = value(attributes[name]) if callable(value) else value
@@ -49,43 +49,15 @@ def sdk_span(draft: SpanDraft) -> ReadableSpan:
         name=operation.span_name(first.topic),
         context=SpanContext(send.trace_id, own_id, is_remote=False, trace_flags=TraceFlags(1)),
         parent=None if is_send else send,
-        resource=_resource(call.application),
+        resource=Resource({"service.name": call.application.service, "service.instance.id": "1"}),
         attributes={name: value for name, value in attributes.items() if value is not None},
-        links=links,
+        links=[Link(send_context(bean.msg_id or ""), attributes=own_fields) for bean, own_fields in linked],
         kind=operation.kind,
-        status=_status(context),
+        status=Status(StatusCode.ERROR if context.success is False else StatusCode.UNSET),
         start_time=draft.start_ms * _NS_PER_MS,
         end_time=draft.end_ms * _NS_PER_MS,
         instrumentation_scope=_SCOPE,
     )
-
-
-def plain_span(
-    application: Application, at_ms: int, name: str, kind: SpanKind, attributes: dict[str, Any]
-) -> ReadableSpan:
-    """Return a span about no message of the application: an HTTP call, a poll, a send of the trace topic."""
-    return ReadableSpan(
-        name=name,
-        context=SpanContext(_id(f"{name} {at_ms}", 32), _id(f"{at_ms} {name}", 16), is_remote=False),
-        resource=_resource(application),
-        attributes=attributes,
-        kind=kind,
-        start_time=at_ms * _NS_PER_MS,
-        end_time=(at_ms + 5) * _NS_PER_MS,
-        instrumentation_scope=InstrumentationScope("app", "1"),
-    )
-
-
-def _link(msg_id: str, at: int, attributes: tuple[dict[str, Any], ...]) -> Link:
-    return Link(send_context(msg_id), attributes=attributes[at] if attributes else None)
-
-
-def _resource(application: Application) -> Resource:
-    return Resource({"service.name": application.service, "service.instance.id": "1"})
-
-
-def _status(context: TraceContext) -> Status:
-    return Status(StatusCode.ERROR) if context.success is False else Status(StatusCode.UNSET)
 
 
 def line_of(spans: Iterable[ReadableSpan], *, torn: bool = False) -> str:
