@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from bridge.demo.shop import CONSUME, PUBLISH, TRANSACTION_END, Event, OrderKind, draw, event_of, events_of
 from otel_mqtrace import semconv
+from otel_mqtrace._errors import NO_ROOM, UsageError, describe_room_fix
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import encode_context
@@ -194,8 +195,8 @@ class FaultySpanExporter(SpanExporter):
 
     def __init__(self, path: Path, plan: FaultPlan) -> None:
         self._plan = plan
-        self._stream: IO[str] = path.open("a", encoding="utf-8")
-        self._exporter = FileSpanExporter(stream=self._stream)
+        self._stream = _SpanFile(path)
+        self._exporter = FileSpanExporter(stream=cast("IO[str]", self._stream))
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write the spans as one line; a span whose line is to be damaged gets a separate line."""
@@ -223,8 +224,44 @@ class FaultySpanExporter(SpanExporter):
 
     def shutdown(self) -> None:
         """Close the file."""
-        with suppress(ValueError):
-            self._stream.close()
+        self._stream.close()
+
+    def check(self) -> None:
+        """Raise ``UsageError`` if the file could not be written."""
+        error = self._stream.error
+        if error is not None:
+            fix = describe_room_fix(error, "there, or give another --out") if error.errno in NO_ROOM else "check --out"
+            raise UsageError(f"cannot write {self._stream.path}: {(error.strerror or str(error)).lower()}; {fix}")
+
+
+class _SpanFile:
+    """A text file that keeps its first ``error`` instead of raising it: for each batch a traceback would be logged."""
+
+    closed = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.error: OSError | None = None
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, text: str) -> None:
+        with self._keeping_error():
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with self._keeping_error():
+            self._file.flush()
+
+    def close(self) -> None:
+        with self._keeping_error():
+            self._file.close()
+
+    @contextmanager
+    def _keeping_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = self.error or error
 
 
 _COPIES: Final[dict[FaultKind | None, int]] = {

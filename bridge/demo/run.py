@@ -147,10 +147,11 @@ def run_orders(
     """Send, consume and trace every order; native records lie on the trace topic and spans in ``otlp`` afterwards.
 
     ``advance`` gets the number of orders done, chunk by chunk. Raises ``PeerError`` when anything was dropped, failed
-    or did not return in time.
+    or did not return in time, ``UsageError`` when ``otlp`` cannot be written.
     """
     with ExitStack() as stack:
-        processor = stack.enter_context(_instrument(bootstrap_servers, plan, otlp=otlp))
+        spans = FaultySpanExporter(otlp, plan)
+        processor = stack.enter_context(_instrument(bootstrap_servers, plan, spans))
         desk, departments = stack.enter_context(_open_shop(bootstrap_servers))
         for orders in _chunks(book):
             if orders[-1] is book[-1]:
@@ -158,6 +159,7 @@ def run_orders(
             desk.take(orders)
             serve_all(departments, sum(event.kind == CONSUME for order in orders for event in events_of(order)))
             processor.force_flush(_FLUSH_MS)
+            spans.check()
             advance(len(orders))
 
 
@@ -185,7 +187,7 @@ def _open_shop(bootstrap_servers: str) -> Iterator[tuple[OrderDesk, list[Departm
 
 
 @contextmanager
-def _instrument(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Iterator[MqTraceSpanProcessor]:
+def _instrument(bootstrap_servers: str, plan: FaultPlan, spans: FaultySpanExporter) -> Iterator[MqTraceSpanProcessor]:
     """Trace the block into both exporters, each with the plan's faults; raise if a lane lost a span of its own."""
     processor = MqTraceSpanProcessor(
         NativeKafkaSpanExporter(
@@ -194,7 +196,7 @@ def _instrument(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Itera
             dialect=DEFAULT_DIALECT,
             encode=partial(encode_with_faults, plan),
         ),
-        FaultySpanExporter(otlp, plan),
+        spans,
         max_queue_size=2048,
         max_export_batch_size=100,
     )
@@ -212,6 +214,7 @@ def _instrument(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Itera
     finally:
         instrumentor.uninstrument()
         provider.shutdown()
+    spans.check()
     for lane, stats in processor.stats().items():
         if lost(stats) or stats["pending"]:
             raise PeerError(f"the demo lost spans on its own, seeded faults aside: {lane}: {dict(stats)}")
@@ -234,7 +237,8 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], l
     code, printed = _run_to_its_end([*command, *sides, *options])
     written = workspace.report / "result.json"
     if code not in _WITH_RESULT or not written.exists():
-        raise PeerError(f"the reconciliation ended with exit code {code}: {printed.splitlines()[-1]}")
+        reason = printed.splitlines()[-1].removeprefix("mqtrace: error: ")
+        raise PeerError(f"the reconciliation ended with exit code {code}: {reason}")
     page = workspace.report / "report.html"
     page.write_text(page.read_text(encoding="utf-8").replace("<h1>", f"{_SEEDED}\n<h1>", 1), encoding="utf-8")
     result = json.loads(written.read_text(encoding="utf-8"))

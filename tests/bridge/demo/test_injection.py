@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -9,6 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from bridge.demo.faults import Fault, FaultKind, FaultySpanExporter, encode_with_faults
 from bridge.demo.shop import Event
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceBean, TraceContext, TransactionState
 from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.wire.native import decode_body, encode_context
@@ -77,6 +79,19 @@ def exported(path, kind, event, trace_ctx, field=None):
     tracer.start_span("after").end()
     provider.shutdown()
     return path.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
+def test_full_disk_is_one_error_and_no_log(caplog):
+    exporter = FaultySpanExporter(Path("/dev/full"), {})
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    for name in ("first", "second"):
+        provider.get_tracer("tests").start_span(name).end()
+    provider.shutdown()
+    with pytest.raises(UsageError, match="cannot write /dev/full: no space left on device; free space there, or give"):
+        exporter.check()
+    assert caplog.messages == []
 
 
 def spans_of(lines):
