@@ -62,7 +62,7 @@ otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_embedde
 CONFIGURATION = f"""
 MQTRACE_ENABLED -> {SWITCH}::test_disabled_instrumentation_imports_no_client
 MQTRACE_TRACE_TOPIC -> {KAFKA}::test_environment_names_broker_topic_and_properties
-MQTRACE_EXPORTERS -> {SWITCH}::test_exporters_are_loaded_by_name_and_an_unknown_one_is_one_warning, {CONFIG}::test_none_as_the_only_exporter_means_no_exporter
+MQTRACE_EXPORTERS -> {SWITCH}::test_exporter_of_a_second_instrumentor_alone_is_refused_with_the_fix, {CONFIG}::test_none_as_the_only_exporter_means_no_exporter
 MQTRACE_BOOTSTRAP_SERVERS -> {KAFKA}::test_environment_names_the_brokers, {KAFKA}::test_application_broker_is_the_default
 MQTRACE_KAFKA_CONFIG -> {KAFKA}::test_environment_names_broker_topic_and_properties
 MQTRACE_LANDING_DIR -> tests/flow/test_applications.py::test_application_with_its_own_bridge_keeps_both_formats
@@ -77,8 +77,8 @@ MQTRACE_PROCESS_CONTEXT -> {HOOKS}/test_process.py::test_parent_and_links_follow
 MQTRACE_RECEIVE_SPANS -> {HOOKS}/test_client_spans.py::test_poll_span_has_the_times_of_the_poll
 MQTRACE_TOPIC_EXCLUDE -> {CLIENTS}/test_producer.py::test_message_of_an_excluded_topic_is_sent_as_it_is
 MQTRACE_CREATE_TRACE_TOPIC -> {KAFKA}::test_topic_that_cannot_be_created_is_sent_to
-each variable sets its setting -> {CONFIG}::test_environment_sets_every_setting
-the defaults of the table -> {CONFIG}::test_default_settings_are_those_of_the_contract
+each variable sets its setting -> {CONFIG}::test_variable_sets_its_setting_which_has_the_default_of_the_contract
+the defaults of the table -> {CONFIG}::test_variable_sets_its_setting_which_has_the_default_of_the_contract
 code wins -> {CONFIG}::test_code_wins_over_the_environment
 wrong values warn once and never break start-up -> {CONFIG}::test_wrong_value_is_one_warning_with_name_value_and_default, {SWITCH}::test_option_of_a_wrong_type_is_one_warning
 passwords never appear -> {CONFIG}::test_password_is_not_logged, {KAFKA}::test_password_is_neither_logged_nor_shown_by_the_exporter, {SWITCH}::test_password_is_not_on_a_span, tests/otel_mqtrace/doctor/test_doctor.py::test_password_is_not_shown_by_the_doctor
@@ -106,7 +106,7 @@ the four messaging metrics -> {METRICS}::test_sent_messages_counts_every_attempt
 self-metrics -> {SPANS}/test_processor.py::test_processor_metrics_equal_the_stats
 messaging.rocketmq.* -> {CLIENTS}/rocketmq/test_producer.py::test_sent_message_has_every_field_of_the_table, {CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {CLIENTS}/rocketmq/test_consumer.py::test_message_is_processed_from_receive_to_ack
 SubBefore leaves at the start -> {KAFKA}::test_started_span_is_delivered_before_it_ends
-U+0001 and U+0002 become underscores, counted -> {CODEC}::test_separators_in_a_value_become_underscores_and_are_counted
+U+0001 and U+0002 become underscores, counted -> {CODEC}::test_separators_and_lone_surrogates_are_replaced_and_counted
 one topic a trace message, headers KEYS and mqtrace.dialect -> {PACKING}::test_limits_hold_and_every_record_that_is_not_too_large_is_sent_once, {KAFKA}::test_spans_reach_the_trace_topic_as_rocketmq_would_write_them
 batches are split, never refused -> {PACKING}::test_limits_hold_and_every_record_that_is_not_too_large_is_sent_once
 """

@@ -357,9 +357,11 @@ def test_every_command_has_help_with_exit_codes_and_an_example(point, capsys):
     assert f"mqtrace {point.name}" in shown.split("Example:")[1]
 
 
-_DURING_IMPORT = """
-import os, signal, sys
+_SIGNALLED = """
+import atexit, os, signal, sys, weakref
 signal.signal(signal.SIGINT, signal.default_int_handler)  # the whole run may have been started in the background
+"""
+_DURING_IMPORT = """
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "otel_mqtrace.cli":
@@ -367,14 +369,10 @@ class Interrupting:
 sys.meta_path.insert(0, Interrupting())
 """
 _AT_THE_END = """
-import atexit, os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
 atexit.register(os.kill, os.getpid(), signal.NUMBER)
 sys.argv[1:] = ["--version"]
 """
 _IN_A_WEAKREF_CALLBACK = """
-import os, signal, sys, weakref
-signal.signal(signal.SIGINT, signal.default_int_handler)
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "otel_mqtrace._command_tree":
@@ -389,7 +387,9 @@ sys.meta_path.insert(0, Interrupting())
     "when", [_DURING_IMPORT, _AT_THE_END, _IN_A_WEAKREF_CALLBACK], ids=["imports", "end", "weakref callback"]
 )
 def test_signal_outside_the_command_is_one_line(when, number, code):
-    program = f"{when.replace('NUMBER', number)}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
+    program = (
+        f"{_SIGNALLED}{when.replace('NUMBER', number)}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
+    )
     done = run_python(program)
     assert (done.returncode, done.stderr) == (code, "mqtrace: interrupted\n")
 

@@ -88,24 +88,18 @@ def test_part_that_cannot_be_finished_is_logged_and_retried(traced, tmp_path, ca
     assert processor.stats()["NativeFileSpanExporter"]["exported"] == 1
 
 
+@pytest.mark.parametrize("later", [(), (2,)], ids=["no record", "a record"])
 @pytest.mark.parametrize("take_away", [shutil.rmtree, lambda landing: landing.rename(landing.with_name("moved"))])
-def test_records_after_the_removal_or_move_of_the_open_part_are_written(traced, tmp_path, caplog, take_away):
-    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path), max_export_batch_size=1)
-    trace(pub(1))
-    processor.run_once()
-    take_away(tmp_path / "native")
-    trace(pub(2))
-    assert processor.force_flush()
-    assert [record.beans[0].msg_id for record in _records(tmp_path)] == [bean(2).msg_id]
-    assert "trace messages in it: 1" in caplog.text
-
-
-def test_removal_of_the_open_part_is_logged_by_a_flush_without_new_records(traced, tmp_path, caplog):
+def test_removal_or_move_of_the_open_part_is_logged_and_later_records_are_written(
+    traced, tmp_path, caplog, take_away, later
+):
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
     trace(pub(1))
     processor.run_once(now=10**18)
-    shutil.rmtree(tmp_path / "native")
+    take_away(tmp_path / "native")
+    trace(*map(pub, later))
     assert processor.force_flush()
+    assert [record.beans[0].msg_id for record in _records(tmp_path)] == [bean(number).msg_id for number in later]
     (line,) = caplog.messages
     assert line.endswith("(trace messages in it: 1): exclude *.inprogress from its clean-up")
 

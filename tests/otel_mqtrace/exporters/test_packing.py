@@ -208,6 +208,16 @@ LIMITED = {
         (1, 1, 0, 0),
         "",
     ),
+    **{
+        f"first {kept} attributes": (
+            {"max_span_attributes": kept},
+            lambda t: (_send(t), _process(t, 0)),
+            records,
+            (3, 0, 3, 0),
+            "SPAN_ATTRIBUTE_COUNT",
+        )
+        for kept, records in ((1, ""), (4, ""), (10, ""), (16, "Pub 0 SubBefore 0"))
+    },
     "poll": ({"max_span_attributes": 1}, lambda t: _start(t).end(), "", (0, 0, 0, 0), ""),
 }
 
@@ -222,22 +232,7 @@ def test_cut_record_is_counted_and_logged_once_with_its_limit(limited, caplog, l
     act(tracing)
     written, counts = outcome()
     assert " ".join(f"{one.trace_type.value} {_IDS.index(one.beans[0].msg_id)}" for one in written) == records
+    assert {one.beans[0].topic for one in written if one.trace_type is TraceType.PUB} <= {_TOPIC, _TOPIC[:32]}
     assert counts == stats
     lines = [each.getMessage() for each in caplog.records if "incomplete" in each.getMessage()]
     assert [f"OTEL_{variable}_LIMIT" in line for line in lines] == [True] * bool(variable)
-
-
-@pytest.mark.parametrize("kept", [1, 4, 10, 16])
-def test_span_without_its_first_attributes_is_counted(limited, kept, caplog):
-    tracing, outcome = limited(max_span_attributes=kept)
-    _send(tracing)
-    _process(tracing, 0)
-    records, stats = outcome()
-    assert all(record.beans[0].msg_id == _IDS[0] for record in records)
-    assert all(record.beans[0].topic == _TOPIC for record in records if record.trace_type is TraceType.PUB)
-    offered, exported, truncated, failed = stats
-    assert offered == 3
-    assert truncated == 3 - exported
-    assert truncated
-    assert not failed
-    assert "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT" in caplog.text

@@ -99,14 +99,24 @@ class _World(World):
         return span, self.lane.spans
 
 
-@given(messages, st.sampled_from(sorted(DIALECTS)))
-def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect):
+failures = st.sampled_from(
+    [
+        {"code": ContextCode.FAILED},
+        {"exception": ValueError("no such order")},
+        {"code": ContextCode.SUCCESS, "error": "odd"},
+        {"code": "RETURNNULL"},
+    ]
+)
+
+
+@given(messages, st.just({}) | failures, st.sampled_from(sorted(DIALECTS)))
+def test_recorded_handling_equals_the_span_of_the_same_handling(message, how, dialect):
     recorded, other = _World(), _World(records=False)
     call = recorded.record(message)
     assert type(call.span) is HandledSpan
-    recorded.end(call, message.took_ms)
-    other.end(other.open(message), message.took_ms)
-    assert_equal(recorded, other, dialect, expect_records=True)
+    recorded.end(call, message.took_ms, **how)
+    other.end(other.open(message), message.took_ms, **how)
+    assert_equal(recorded, other, dialect, expect_records=not how)
 
 
 def test_start_that_finds_no_room_is_counted_under_its_group():
@@ -134,22 +144,6 @@ def test_start_reaches_an_export_of_the_application_as_a_span(tmp_path):
     assert processor.force_flush()
     assert exporter.names == ["process orders"]
     assert processor.stats()["_Reading"]["exported"] == 1
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"code": ContextCode.FAILED},
-        {"exception": ValueError("no such order")},
-        {"code": ContextCode.SUCCESS, "error": "odd"},
-        {"code": "RETURNNULL"},
-    ],
-)
-def test_failed_handling_equals_the_span_of_the_same_handling(how):
-    recorded, other = _World(), _World(records=False)
-    recorded.end(recorded.record(_Message()), **how)
-    other.end(other.open(_Message()), **how)
-    assert_equal(recorded, other, "5.5.0", expect_records=False)
 
 
 def _write_exception(span):
@@ -183,7 +177,7 @@ def test_first_write_of_the_handler_makes_an_sdk_span(write, read):
     assert len({request_id for each in in_lane if (request_id := each.attributes["mqtrace.request_id"])}) == 1
 
 
-def test_write_after_the_end_changes_nothing(caplog):
+def test_write_or_end_after_the_end_changes_nothing(caplog):
     world = _World()
     call = world.record(_Message())
     span, _ = world.exported(call)
@@ -192,6 +186,9 @@ def test_write_after_the_end_changes_nothing(caplog):
     assert call.span.get_span_context() == span.context
     assert not call.span.is_recording()
     assert "order" not in span.attributes
+    world.hook.after(call)
+    world.hook.after(call, code=ContextCode.FAILED)
+    world.ended.assert_empty()
 
 
 def test_changed_attribute_is_exported():
@@ -218,15 +215,6 @@ def test_handling_over_the_limit_is_a_time_out():
     world = _World()
     span, _ = world.exported(world.record(_Message()), took_ms=16 * 60_000)
     assert span.attributes["mqtrace.context_code"] == "TIME_OUT"
-
-
-def test_second_end_records_nothing():
-    world = _World()
-    call = world.record(_Message())
-    world.exported(call)
-    world.hook.after(call)
-    world.hook.after(call, code=ContextCode.FAILED)
-    world.ended.assert_empty()
 
 
 @pytest.mark.parametrize("name", ["Tracestate", "Traceparent", "DELAY", "uniq_key", "RECONSUME_TIME"])

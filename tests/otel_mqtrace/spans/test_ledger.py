@@ -153,15 +153,6 @@ def test_ledger_that_cannot_be_written_is_logged_once(tmp_path, caplog, director
     assert problem in line
 
 
-def test_forked_child_has_no_losses_of_its_parent():
-    processor = MqTraceSpanProcessor(Scripted(), max_queue_size=1, background=False)
-    for _ in range(2):
-        processor.on_end(span())
-    assert [row["cause"] for row in processor.ledger()["rows"]] == ["queue_full"]
-    processor.after_fork()
-    assert processor.ledger()["rows"] == []
-
-
 def test_ledger_of_a_processor_has_its_losses_by_side_and_cause(tmp_path):
     class Choosy(Scripted):
         ledger_side = "native"
@@ -229,21 +220,23 @@ def lossy(on_drop, *answers, **settings):
     )
 
 
-def test_callback_gets_new_losses_by_reason_once():
+def test_callback_gets_new_losses_by_reason_once_and_its_own_spans_are_traced():
     calls = []
-    processor = lossy(lambda lane, lost: calls.append((lane, dict(lost))), SpanExportResult.FAILURE)
+    processor = lossy(
+        lambda lane, lost: calls.append((lane, dict(lost), is_instrumentation_enabled())), SpanExportResult.FAILURE
+    )
     for _ in range(5):
         processor.on_end(span())
     assert calls == []
     processor.force_flush()
-    assert calls == [("Scripted", {QUEUE_FULL: 3, EXPORT_FAILED: 2})]
+    assert calls == [("Scripted", {QUEUE_FULL: 3, EXPORT_FAILED: 2}, True)]
     processor.on_end(span())
     processor.force_flush()
     assert len(calls) == 1
     for _ in range(3):
         processor.on_end(span())
     processor.shutdown()
-    assert calls[1:] == [("Scripted", {QUEUE_FULL: 1})]
+    assert calls[1:] == [("Scripted", {QUEUE_FULL: 1}, True)]
 
 
 def test_exception_of_the_loss_callback_is_logged_once(caplog):
@@ -286,14 +279,3 @@ def test_loss_callback_may_read_stats_and_flush_during_a_shutdown():
     assert answers == [(1, False), (2, True)]  # what waits, then the batch in flight
     assert exporter.batches == []  # the shutdown did not wait for it
     exporter.let_go.set()
-
-
-def test_spans_of_the_loss_callback_are_traced():
-    seen = []
-    processor = MqTraceSpanProcessor(
-        Scripted(SpanExportResult.FAILURE), on_drop=lambda *_: seen.append(is_instrumentation_enabled())
-    )
-    processor.on_end(span())
-    processor.force_flush()
-    processor.shutdown()
-    assert seen == [True]

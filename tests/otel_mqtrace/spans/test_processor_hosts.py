@@ -124,15 +124,18 @@ def test_processor_made_in_a_forked_child_exports_and_accounts_at_its_end(run, w
     assert {row["cause"]: row["count"] for row in rows} == {"export_failed": 2, "shutdown_timeout": 1}
 
 
-def test_exporter_that_raises_after_a_fork_leaves_the_other_lanes_empty():
+def test_exporter_that_raises_after_a_fork_leaves_the_other_lanes_and_the_ledger_empty():
     class Raising(Scripted):
         def after_fork(self):
             raise OSError("closed already")
 
-    processor = MqTraceSpanProcessor(Raising(), Scripted(), background=False)
-    processor.on_end(span("of the parent"))
+    processor = MqTraceSpanProcessor(Raising(), Scripted(), max_queue_size=1, background=False)
+    for _ in range(2):
+        processor.on_end(span("of the parent"))
+    assert [row["cause"] for row in processor.ledger()["rows"]] == ["queue_full"] * 2
     processor.after_fork()
     assert {lane: books["pending"] for lane, books in processor.stats().items()} == {"Raising": 0, "Scripted": 0}
+    assert processor.ledger()["rows"] == []
 
 
 @pytest.mark.parametrize("ending", ["force_flush", "shutdown"])

@@ -204,23 +204,20 @@ def _projection(trace_ctx, dialect, channel):
     return tuple(replace(kept(trace_ctx), access_channel=wire_channel, beans=(kept(bean),)) for bean in beans)
 
 
-def test_separators_in_a_value_become_underscores_and_are_counted():
-    bean = replace(PUB_CONTEXT.beans[0], keys="a\x01b\x02c")
-    encoded = encode_context(replace(PUB_CONTEXT, region_id="x\x02", beans=(bean,)))
+@pytest.mark.parametrize(
+    ("given", "written", "replaced"),
+    [("a\x01b\x02c", "a_b_c", 2), ("k\ud83d", "k?", 1)],
+    ids=["separators", "surrogate"],
+)
+def test_separators_and_lone_surrogates_are_replaced_and_counted(given, written, replaced):
+    """A text that UTF-8 cannot carry is written as Java writes it, and the loss is counted."""
+    bean = replace(PUB_CONTEXT.beans[0], keys=given)
+    encoded = encode_context(replace(PUB_CONTEXT, group_name=given, beans=(bean,)))
     decoded = decode_body(encoded.body)
     assert decoded.errors == ()
-    assert (decoded.contexts[0].region_id, decoded.contexts[0].beans[0].keys) == ("x_", "a_b_c")
-    assert encoded.replaced == 3
-    assert encoded.keys == {"ID", "a_b_c"}
-
-
-def test_lone_surrogates_become_question_marks_and_are_counted():
-    """A text that UTF-8 cannot carry is written as Java writes it, and the loss is counted."""
-    bean = replace(PUB_CONTEXT.beans[0], keys="k\ud83d")
-    encoded = encode_context(replace(PUB_CONTEXT, group_name="g\ud83d", beans=(bean,)))
-    assert decode_body(encoded.body).contexts[0].group_name == "g?"
-    assert encoded.replaced == 2
-    assert encoded.keys == {"ID", "k?"}
+    assert (decoded.contexts[0].group_name, decoded.contexts[0].beans[0].keys) == (written, written)
+    assert encoded.replaced == 2 * replaced
+    assert encoded.keys == {"ID", written}
 
 
 @pytest.mark.parametrize("dialect", ["4.9.5", "5.1.4"])

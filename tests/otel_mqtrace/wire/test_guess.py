@@ -67,25 +67,27 @@ END = TraceContext(
 )
 
 
-@pytest.mark.parametrize(("dialect", "map_name"), [("5.0.0", "b"), ("5.1.4", "a")])
-def test_end_of_a_transaction_determines_the_map(dialect, map_name):
-    guessed = guess(encode_context(END, dialect).body)
-    assert guessed.message_type_map == map_name
-    assert guessed.evidence[-1].startswith("1 EndTransaction with ordinal")
-    assert ("5.0.0" in guessed.writers) == (map_name == "b")
+ENDS_BY_B, ENDS_BY_A = (encode_context(END, dialect).body for dialect in ("5.0.0", "5.1.4"))
+DELAY_BY_B = b"Pub\x011\x01R\x01g\x01t\x01I\x01\x01k\x01h\x0126\x017\x014\x01O\x01true\x02"
 
 
-def test_both_maps_in_one_group_are_listed_and_undecided():
-    guessed = guess(encode_context(END, "5.0.0").body, encode_context(END, "5.1.4").body)
-    assert guessed.message_type_map is None
-    assert sum("EndTransaction with ordinal" in each for each in guessed.evidence) == 2
-
-
-def test_delay_of_map_b_is_detected_by_its_ordinal():
+@pytest.mark.parametrize(
+    ("bodies", "map_name", "ends"),
+    [
+        ([ENDS_BY_B], "b", 1),
+        ([ENDS_BY_A], "a", 1),
+        ([ENDS_BY_B, ENDS_BY_A], None, 2),
+        ([DELAY_BY_B], "b", 0),
+        ([DELAY_BY_B, ENDS_BY_A], "a", 1),  # a commit is the better evidence
+    ],
+    ids=["a commit by b", "a commit by a", "both", "a delay by b", "a delay by b, a commit by a"],
+)
+def test_map_is_determined_by_ordinals_of_commits_and_delays(bodies, map_name, ends):
     assert MESSAGE_TYPE_MAPS["a"][4] is MessageType.ORDER
-    body = b"Pub\x011\x01R\x01g\x01t\x01I\x01\x01k\x01h\x0126\x017\x014\x01O\x01true\x02"
-    assert guess(body).message_type_map == "b"
-    assert guess(body, encode_context(END, "5.1.4").body).message_type_map == "a"  # a commit is the better evidence
+    guessed = guess(*bodies)
+    assert guessed.message_type_map == map_name
+    assert sum(each.startswith("1 EndTransaction with ordinal") for each in guessed.evidence) == ends
+    assert ("5.0.0" in guessed.writers) == (map_name != "a")
 
 
 SUB_BEFORE = "SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01"
