@@ -10,7 +10,8 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ _RULES: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-p
 
 
 @contextmanager
-def chromium(profile: Path) -> Iterator[Browser]:
+def chromium(profile: Path) -> Iterator[DevTools]:
     """Start a browser that can reach no host at all, and end it behind the block."""
     commands, say = os.pipe()
     hear, answers = os.pipe()
@@ -53,57 +54,53 @@ def chromium(profile: Path) -> Iterator[Browser]:
         os.close(commands)
         os.close(answers)
         with os.fdopen(say, "wb", buffering=0) as speaking, os.fdopen(hear, "rb") as listening:
-            browser = Browser(speaking, listening)
+            browser = DevTools(speaking, messages_of(listening))
             try:
                 yield browser
             finally:
                 browser.call("Browser.close")
 
 
+def messages_of(listening: Any) -> Iterator[dict[str, Any]]:
+    rest = b""
+    while True:
+        while b"\0" not in rest:
+            piece = listening.read1(1 << 20)
+            assert piece, "Chromium has gone"
+            rest += piece
+        whole, _, rest = rest.partition(b"\0")
+        yield json.loads(whole)
+
+
 @dataclass
-class Browser:
-    """A browser; ``call`` is one command of the DevTools protocol and its answer, events are kept by their method."""
+class DevTools:
+    """A browser, or with a ``session`` one open page of it; all share the pipe and the ``events`` that came over it."""
 
     speaking: Any
-    listening: Any
+    messages: Iterator[dict[str, Any]]
+    session: str | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
-    _calls: int = 0
-    _rest: bytes = b""
+    numbers: Iterator[int] = field(default_factory=count)
 
-    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        self._calls += 1
-        asked = {"id": self._calls, "method": method, "params": params, **({"sessionId": session} if session else {})}
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Return the answer to one command of the protocol."""
+        own = {"sessionId": self.session} if self.session else {}
+        asked = {"id": next(self.numbers), "method": method, "params": params, **own}
         self.speaking.write(json.dumps(asked).encode() + b"\0")
-        while True:
-            message = self._next()
-            if message.get("id") == self._calls:
-                assert "error" not in message, f"{method}: {message['error']}"
-                return message["result"]
+        while (message := next(self.messages)).get("id") != asked["id"]:
             self.events.append(message)
+        assert "error" not in message, f"{method}: {message['error']}"
+        return message["result"]
 
-    def wait_for(self, method: str, session: str) -> None:
-        """Wait for an event ``method`` of ``session``, which may have come already."""
-        while not self.events_of(method, session):
-            self.events.append(self._next())
-
-    def events_of(self, method: str, session: str) -> list[dict[str, Any]]:
-        named = {"method": method, "sessionId": session}
+    def events_of(self, method: str) -> list[dict[str, Any]]:
+        named = {"method": method, "sessionId": self.session}
         return [event["params"] for event in self.events if event.items() >= named.items()]
 
-    def _next(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            piece = self.listening.read1(1 << 20)
-            assert piece, "Chromium has gone"
-            self._rest += piece
-        whole, _, self._rest = self._rest.partition(b"\0")
-        return json.loads(whole)
-
     @contextmanager
-    def tab(self, url: str, *, width: int = 1280, script: bool = True) -> Iterator[Tab]:
+    def tab(self, url: str, *, width: int = 1280, script: bool = True) -> Iterator[DevTools]:
         """Open ``url`` offline, in light colours, and close it after the block."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        tab = Tab(self, session)
+        tab = replace(self, session=self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
         for domain in ("Page", "Runtime", "Log", "Network"):
             tab.call(f"{domain}.enable")
         tab.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
@@ -111,22 +108,12 @@ class Browser:
         tab.show_as()
         tab.resize(width)
         tab.call("Page.navigate", url=url)
-        self.wait_for("Page.loadEventFired", session)
+        while not tab.events_of("Page.loadEventFired"):
+            self.events.append(next(self.messages))
         try:
             yield tab
         finally:
             self.call("Target.closeTarget", targetId=target)
-
-
-@dataclass
-class Tab:
-    """One open page."""
-
-    browser: Browser
-    session: str
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        return self.browser.call(method, self.session, **params)
 
     def show_as(self, *, dark: bool = False, media: str = "screen") -> None:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -158,7 +145,7 @@ class Tab:
 
     def requests(self) -> list[str]:
         self.ask("1")
-        asked = self.browser.events_of("Network.requestWillBeSent", self.session)
+        asked = self.events_of("Network.requestWillBeSent")
         urls = [each["request"]["url"] for each in asked if each["type"] != "Document"]
         return [url for url in urls if not url.startswith("data:")]
 
@@ -166,7 +153,7 @@ class Tab:
         """Return what the console shows: errors, refusals of the page's policy, whatever a script logged."""
         self.ask("1")
         methods = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
-        return [str(event) for method in methods for event in self.browser.events_of(method, self.session)]
+        return [str(event) for method in methods for event in self.events_of(method)]
 
 
 def axe_source() -> str:
@@ -185,7 +172,7 @@ def axe_source() -> str:
         return archive.extractfile("package/axe.min.js").read().decode()
 
 
-def findings(tab: Tab, source: str) -> list[str]:
+def findings(tab: DevTools, source: str) -> list[str]:
     tab.ask(f"{source};0")
     asked = json.dumps({"runOnly": {"type": "tag", "values": _RULES}, "resultTypes": ["violations"]})
     violations = tab.ask(f"axe.run(document, {asked}).then(found => JSON.stringify(found.violations))")
