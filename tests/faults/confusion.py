@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from tests.faults.truth import Event, Expected, Truth
@@ -47,7 +48,7 @@ def compared(truth: Truth, rows: Iterable[Row]) -> list[Cell]:
 
 
 def _event(row: Row, known: set[str]) -> Event:
-    span_id = (row["otlp"] or {})["span_id"] if row["otlp"] else None
+    span_id = row["otlp"] and row["otlp"]["span_id"]
     message = span_id if span_id in known else row["msg_id"] or span_id or ""
     return Event(row["kind"], message, row["group"] if row["kind"] == "consume" else None)
 
@@ -67,10 +68,7 @@ def _matched(expected: Iterable[Expected], rows: list[Row]) -> list[tuple[Expect
                 pairs.append((want, row))
                 wanted.remove(want)
                 left = [other for other in left if other is not row]
-    for number in range(max(len(wanted), len(left))):
-        want = wanted[number] if number < len(wanted) else None
-        pairs.append((want, left[number] if number < len(left) else None))
-    return pairs
+    return [*pairs, *zip_longest(wanted, left)]
 
 
 def _cell(fault: str, event: Event, want: Expected | None, row: Row | None) -> Cell:
@@ -81,22 +79,18 @@ def _cell(fault: str, event: Event, want: Expected | None, row: Row | None) -> C
 
 
 def _flaws(want: Expected, row: Row) -> tuple[str, ...]:
-    verdicts = row["field_verdicts"] or {}
-    verdicts = verdicts if isinstance(verdicts, dict) else dict(verdicts)
     wrong = [f"{name} is {row[name]}, not {value}" for name, value in want.also.items() if row[name] != value]
-    odd = {"EQUAL", "NOT_COMPARABLE"}
-    if want.fields:
-        strange = {name: verdict for name, verdict in verdicts.items() if verdict not in odd}
-        if strange != want.fields:
-            wrong.append(f"fields {strange}, not {want.fields}")
+    verdicts = (row["field_verdicts"] or {}).items()
+    strange = {name: verdict for name, verdict in verdicts if verdict not in {"EQUAL", "NOT_COMPARABLE"}}
+    if want.fields and strange != want.fields:
+        wrong.append(f"fields {strange}, not {want.fields}")
     return tuple(wrong)
 
 
 def disagreements(cells: Iterable[Cell]) -> list[str]:
     counted = Counter(
-        (cell.fault, cell.event.kind, cell.expected, cell.got, cell.flaws) for cell in cells if not cell.agrees
+        f"{cell.fault} ({cell.event.kind}): expected {cell.expected}, got {'; '.join((cell.got, *cell.flaws))}"
+        for cell in cells
+        if not cell.agrees
     )
-    return [
-        f"{count} of: {fault} ({kind}): expected {expected}, got {got}{''.join(f'; {flaw}' for flaw in flaws)}"
-        for (fault, kind, expected, got, flaws), count in sorted(counted.items())
-    ]
+    return [f"{count} of: {words}" for words, count in sorted(counted.items())]
