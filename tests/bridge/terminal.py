@@ -1,6 +1,5 @@
 """Call ``mqtrace`` as a user does: arguments and bytes in, exit code and bytes out."""
 
-import base64
 import io
 import json
 import re
@@ -38,10 +37,6 @@ class Terminal:
         self._monkeypatch.setenv("COLUMNS", str(columns))
         self._monkeypatch.delenv("NO_COLOR", raising=False)
         self._monkeypatch.setenv("TERM", "xterm")
-
-
-def body_line(body: bytes, **more: object) -> bytes:
-    return json.dumps({"body_base64": base64.b64encode(body).decode(), **more}).encode() + b"\n"
 
 
 def objects(out):

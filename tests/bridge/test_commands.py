@@ -26,7 +26,8 @@ from otel_mqtrace.cli import main
 from otel_mqtrace.landing import claim
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.decode import PART_BYTES
-from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
+from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, objects
+from tests.support.landings import body_line
 from tests.support.native_vectors import RECORDED, VECTORS, json_lines, recorded
 from tests.support.programs import MQTRACE
 
@@ -227,27 +228,21 @@ def test_file_of_spans_is_refused_with_its_reader(mqtrace, tmp_path, command):
     assert err.endswith("spans.jsonl holds spans, no native trace bodies: give it to mqtrace reconcile --otlp\n")
 
 
-def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
-    large, small, empty, again = (tmp_path / name for name in ("large", "small", "empty", "again"))
+def test_body_indexes_run_on_over_files_and_bodies_of_several_parts(mqtrace, tmp_path):
+    large, small, empty, again, lines = (tmp_path / name for name in ("large", "small", "empty", "again", "lines"))
     records = 3 * PART_BYTES // len(LONG)
     large.write_bytes(LONG * records)
     for file in (small, again):
         file.write_bytes(SUB_BEFORE + BAD)
     empty.write_bytes(b"")
-    code, out, err = mqtrace("decode", large, small, empty, again)
-    places = [(item["body_index"], item["record_index"]) for item in objects(out)]
+    lines.write_bytes(body_line(LONG * records) + body_line(SUB_BEFORE))
+    code, out, err = mqtrace("decode", large, small, empty, again, lines)
+    expected = [*((0, at) for at in range(records)), (1, 0), (1, 1), (2, 0), (2, 1)]
     assert code == 1
-    assert places == [*((0, at) for at in range(records)), (1, 0), (1, 1), (2, 0), (2, 1)]
-    assert f"2 of {records + 4:,} records or lines are bad; first: {small} record 1" in err
-
-
-def test_large_body_of_a_line_keeps_its_index(mqtrace):
-    records = 2 * PART_BYTES // len(LONG)
-    _, out, _ = mqtrace("decode", stdin=body_line(LONG * records) + body_line(SUB_BEFORE))
-    items = objects(out)
-    assert [item["record_index"] for item in items] == [*range(records), 0]
-    assert {item["body_index"] for item in items[:-1]} == {0}
-    assert items[-1]["body_index"] == 1
+    assert [(item["body_index"], item["record_index"]) for item in objects(out)] == [
+        *(*expected, *((3, at) for at in range(records)), (4, 0))
+    ]
+    assert f"2 of {2 * records + 5:,} records or lines are bad; first: {small} record 1" in err
 
 
 def test_batches_are_split_on_request(mqtrace):
@@ -411,13 +406,8 @@ LOCAL = ["reconcile", "--engine", "local", "--out", "out"]
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(
-            ["decode", "FILE"],
-            ["encode", "FILE"],
-            ["dialects", "FILE"],
-            ["inspect", "FILE"],
-            ["query", "FILE", "--key", "a"],
-        ),
+        *([command, "FILE"] for command in ("decode", "encode", "dialects", "inspect")),
+        ["query", "FILE", "--key", "a"],
         ["forward", "--once", "--landing", "landing", "--source", "FILE"],
         [*LOCAL, "--native", "FILE", "--otlp", "FILE"],
         *([*LOCAL, "--native", "native", "--otlp", "otlp", option, "FILE"] for option in ("--policy", "--ledger")),

@@ -3,14 +3,13 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
 from bridge.codec.records_json import RECORD_KEYS
 from bridge.codec.tables import PAGE_RECORDS
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.wire.native import DIALECTS, IMITATORS, decode_body, layout
+from otel_mqtrace.wire.native import DIALECTS, IMITATORS, decode_body
 from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, lines_of, objects
 from tests.support.native_vectors import RECORDED, recorded
@@ -124,7 +123,9 @@ def test_list_of_writers_is_readable(mqtrace, columns):
 # -- the table of layouts drives them all: a release that does not exist is written, read, listed and printed by a row -
 NAME = "9.9.9"
 _FORM = '        Form((*_PUB_14, "client_host")),  # 4.8.0, Go, Rust\n'
+_LONGER = '        Form((*_PUB_14, "client_host", "retry_times", "request_id")),\n'
 _ROWS_END = ")\nDIALECTS: Final"
+_ROW = f'    Dialect(name="{NAME}", releases="{NAME}", pub=17, recall=7, cloud_sub_after=CloudSubAfter.TRAILING),\n'
 ASKED = """
 import json, sys
 from otel_mqtrace.wire.native import decode_body, encode_context, WriterGuesses
@@ -156,19 +157,14 @@ sys.exit(cli.main(["dialects"]))
 """
 
 
-def future_layout():
-    """Return the text of ``layout.py`` with a longer form of ``Pub`` and a dialect that writes it."""
-    text = Path(layout.__file__).read_text(encoding="utf-8")
-    longer = '        Form((*_PUB_14, "client_host", "retry_times", "request_id")),\n'
-    row = f'    Dialect(name="{NAME}", releases="{NAME}", pub=17, recall=7, cloud_sub_after=CloudSubAfter.TRAILING),\n'
-    assert text.count(_FORM) == text.count(_ROWS_END) == 1
-    return text.replace(_FORM, _FORM + longer).replace(_ROWS_END, row + _ROWS_END)
-
-
 def test_new_row_is_enough(tmp_path):
     for package in ("otel_mqtrace", "bridge"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "otel_mqtrace/wire/native/layout.py").write_text(future_layout(), encoding="utf-8")
+    layout = tmp_path / "otel_mqtrace" / "wire" / "native" / "layout.py"
+    text = layout.read_text(encoding="utf-8")
+    assert text.count(_FORM) == text.count(_ROWS_END) == 1
+    text = text.replace(_FORM, _FORM + _LONGER).replace(_ROWS_END, _ROW + _ROWS_END)
+    layout.write_text(text, encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     done = run_python(f"NAME = {NAME!r}\n{ASKED}", cwd=tmp_path, env=environment)

@@ -6,10 +6,14 @@ import json
 from otel_mqtrace.wire.native import decode_body
 
 
+def body_line(body, **fields):
+    """Return a trace message as a line of a landing."""
+    return json.dumps({**fields, "body_base64": base64.b64encode(body).decode()}).encode() + b"\n"
+
+
 def write_landing(path, *bodies, **fields):
     """Write trace messages as a file of a landing, one a line."""
-    lines = ({**fields, "body_base64": base64.b64encode(body).decode()} for body in bodies)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    path.write_bytes(b"".join(body_line(body, **fields) for body in bodies))
     return path
 
 

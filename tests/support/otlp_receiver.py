@@ -58,8 +58,7 @@ class OtlpReceiver:
         self._thread.join(10)
 
     def ids(self) -> set[tuple[str, str]]:
-        with self._lock:
-            return {(trace_id.hex(), span_id.hex()) for trace_id, span_id in self.spans}
+        return set(self.contents())
 
     def contents(self) -> dict[tuple[str, str], set[tuple[str, bytes]]]:
         """By id, what was ever said under it: (service name, the span's bytes)."""

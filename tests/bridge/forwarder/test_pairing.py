@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.forwarder.pairing import Half, Pairing, Place
+from bridge.forwarder.pairing import Pairing, Place
 from otel_mqtrace.model import TraceType
 from tests.support.forwarded_spans import context_of, record_of
 from tests.support.trace_stories import START_MS, after, batched, before, end_transaction, events_of, lives, pub
-
-TIMEOUT_MS = 60_000
 
 
 def _record(trace_ctx, *, arrival_ms=START_MS, offset=0):
@@ -25,18 +23,6 @@ def test_half_waits_for_the_other_half_of_its_own_call(other):
     pairing.add([_record(before())])
     assert all(event.before is None for event in pairing.add([_record(other)]))
     assert Place("trace", 0, 0) in pairing.uncommitted()
-
-
-def test_half_is_released_alone_after_its_timeout():
-    """By the time of the trace topic; until then its place is held."""
-    pairing = Pairing(timeout_ms=TIMEOUT_MS)
-    pairing.add([_record(before(), offset=7)])
-    assert pairing.expire(START_MS + TIMEOUT_MS - 1) == []
-    assert list(pairing.uncommitted()) == [Place("trace", 0, 7)]
-    (event,) = pairing.expire(START_MS + TIMEOUT_MS)
-    assert (event.half, pairing.counts.halves, list(pairing.uncommitted())) == (Half.BEFORE, 1, [])
-    (late,) = [*pairing.add([_record(after(), offset=8)]), *pairing.flush()]
-    assert late.half is Half.AFTER
 
 
 def test_oldest_waiting_halves_are_released_beyond_the_limit():

@@ -5,7 +5,7 @@ for attributes, which ``/api/traces``, the API of Jaeger's own page, can.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from http import HTTPStatus
 from pathlib import Path
@@ -93,28 +93,24 @@ def _us(time: datetime) -> int:
     return int(time.timestamp() * 1e6)
 
 
-@dataclass
 class Jaeger:
     """A Jaeger that keeps spans in memory, its log in ``directory``; use it as a context manager.
 
     OTLP goes to ``traces_url`` or ``grpc_endpoint``; questions go to ``query_url``.
     """
 
-    program: Path
-    directory: Path
-    traces_url: str = ""
-    grpc_endpoint: str = ""
-    query_url: str = ""
-    _server: ServerProcess | None = field(default=None, repr=False)
+    def __init__(self, program: Path, directory: Path) -> None:
+        self.program = program
+        names = ("GRPC", "HTTP", "QUERY_HTTP", "QUERY_GRPC")
+        self._ports = {f"JAEGER_{name}_PORT": str(port) for name, port in zip(names, free_ports(4), strict=True)}
+        grpc, http, query, _ = self._ports.values()
+        self.grpc_endpoint, self.traces_url = f"127.0.0.1:{grpc}", f"http://127.0.0.1:{http}/v1/traces"
+        self.query_url = f"http://127.0.0.1:{query}"
+        self._server = ServerProcess("Jaeger", directory / "log")
 
     def __enter__(self) -> Self:
-        names = ("GRPC", "HTTP", "QUERY_HTTP", "QUERY_GRPC")
-        ports = {f"JAEGER_{name}_PORT": str(port) for name, port in zip(names, free_ports(len(names)), strict=True)}
-        self.grpc_endpoint = f"127.0.0.1:{ports['JAEGER_GRPC_PORT']}"
-        self.traces_url = f"http://127.0.0.1:{ports['JAEGER_HTTP_PORT']}/v1/traces"
-        self.query_url = f"http://127.0.0.1:{ports['JAEGER_QUERY_HTTP_PORT']}"
-        self._server = ServerProcess("Jaeger", self.directory / "log")
-        self._server.start([str(self.program), "--config", f"file:{HERE / 'jaeger.yaml'}"], ports, self._answers)
+        command = [str(self.program), "--config", f"file:{HERE / 'jaeger.yaml'}"]
+        self._server.start(command, self._ports, self._answers)
         return self
 
     def __exit__(self, *_: object) -> None:
