@@ -57,12 +57,6 @@ def test_one_connection_serves_many_requests(cluster, client):
     assert len(cluster.brokers[0].asked(RequestCode.SEND_MESSAGE_V2)) == 50
 
 
-def test_closed_connection_is_opened_again(cluster, client):
-    _send(client)
-    cluster.brokers[0].drop_connections()
-    _send(client)
-
-
 def test_refusal_is_that_of_its_message_only(cluster, client):
     outgoing = _outgoing(client, 3)
     cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY)
@@ -105,11 +99,13 @@ def test_silent_broker_is_given_up_in_time_and_answers_that_came_meanwhile_are_u
     assert answered == [None] * 3
 
 
-def test_broker_that_hangs_up_is_an_error_and_reached_again(cluster, client):
+def test_broker_that_hangs_up_is_an_error_while_it_answers_and_reached_again(cluster, client):
     outgoing = _outgoing(client)
     cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, HANG_UP)
     [lost] = client.send(outgoing, group="g")
     assert isinstance(lost, SilentError)
+    assert client.send(outgoing, group="g") == [None]
+    cluster.brokers[0].drop_connections()
     assert client.send(outgoing, group="g") == [None]
 
 

@@ -8,7 +8,6 @@ import threading
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
-from queue import SimpleQueue
 
 import pytest
 from hypothesis import given
@@ -479,15 +478,29 @@ def test_span_offered_after_the_shutdown_is_counted_and_not_exported():
     assert reasons == {"already_shutdown"}
 
 
-def test_worker_is_started_again_when_it_has_ended_and_not_before():
-    stop, runs = threading.Event(), []
+@pytest.mark.parametrize("interrupted", ["never", "before it begins", "after it began"])
+def test_worker_runs_once_until_it_has_ended(monkeypatch, interrupted):
+    stop, runs, start = threading.Event(), [], threading.Thread.start
+    begun = threading.Event()
 
     def body():
         runs.append(1)
+        begun.set()
         stop.wait(GENEROUS_S)
 
+    def interrupt(thread):
+        if interrupted == "after it began":
+            start(thread)
+            assert begun.wait(GENEROUS_S)
+        raise KeyboardInterrupt
+
     worker = Worker("test", body)
-    assert not worker.running
+    if interrupted != "never":
+        monkeypatch.setattr(threading.Thread, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            worker.ensure_running()
+        monkeypatch.undo()
+    assert worker.running is begun.is_set()
     assert worker.ensure_running()
     assert worker.ensure_running()
     stop.set()
@@ -496,32 +509,6 @@ def test_worker_is_started_again_when_it_has_ended_and_not_before():
     assert worker.ensure_running()
     worker.join(GENEROUS_S)
     assert (runs, worker.running) == ([1, 1], False)
-
-
-@pytest.mark.parametrize("begins", [False, True])
-def test_worker_whose_start_is_interrupted_runs_once(monkeypatch, begins):
-    stop, runs = threading.Event(), SimpleQueue()
-
-    def body():
-        runs.put(1)
-        stop.wait(GENEROUS_S)
-
-    def interrupted(thread):
-        if begins:
-            start(thread)
-            runs.get(timeout=GENEROUS_S)
-        raise KeyboardInterrupt
-
-    start, worker = threading.Thread.start, Worker("test", body)
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        worker.ensure_running()
-    monkeypatch.undo()
-    assert worker.running is begins
-    assert worker.ensure_running()
-    stop.set()
-    worker.join(GENEROUS_S)
-    assert runs.qsize() == (not begins)
 
 
 def test_failure_of_a_blocking_call_under_gevent_is_raised_and_not_printed(run_code):
