@@ -13,8 +13,6 @@ from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import code_of, current_span_id
 
-TOO_LARGE = b"x" * 2_000_000
-
 
 @pytest.fixture
 def no_collector():
@@ -35,7 +33,7 @@ def _answered(producer, topic):
 
 def _refused(producer, topic):
     with pytest.raises(KafkaException):
-        producer.produce(topic, TOO_LARGE)
+        producer.produce(topic, b"x" * 2_000_000)
 
 
 def _left_behind(producer, topic):

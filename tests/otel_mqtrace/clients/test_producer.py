@@ -18,7 +18,6 @@ from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 from tests.support.unique_ids import read_unique_id
 
-TOO_LARGE = b"x" * 2_000_000
 POLICIES = ["correlate", "send_each"]
 
 
@@ -421,7 +420,7 @@ class TestAsTheClient:
     @pytest.mark.parametrize(
         ("bodies", "conf", "error", "count"),
         [
-            ([b"1", TOO_LARGE, b"2"], {}, "MSG_SIZE_TOO_LARGE", 1),
+            ([b"1", b"x" * 2_000_000, b"2"], {}, "MSG_SIZE_TOO_LARGE", 1),
             ([b"1"] * 4, {"queue_buffering_max_messages": 2, "linger_ms": 60_000}, "_QUEUE_FULL", 2),
         ],
         ids=["too large", "full queue refuses the rest"],

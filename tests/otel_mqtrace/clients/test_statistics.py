@@ -173,24 +173,20 @@ def _consumer(*partitions, topic="orders"):
     return {"type": "consumer", "topics": {topic: {"partitions": shown}}}
 
 
-@pytest.mark.parametrize(
-    ("reported", "lag"),
-    [
-        (_consumer({"consumer_lag": 0}), [0]),
-        (_consumer({"consumer_lag": -1, "consumer_lag_stored": 4}), [4]),
-        (_consumer({"consumer_lag": -1, "app_offset": 8, "hi_offset": 10}), [2]),
-        (_consumer({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": -1001}), []),
-        (_consumer({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": 10}), [0]),
-        (_consumer({"consumer_lag": 9, "desired": False}), []),
-        (_consumer({"consumer_lag": 9, "partition": -1}), []),
-        (_consumer({"consumer_lag": 3}, topic="theirs"), []),
-        (_consumer(*[{"consumer_lag": 1}] * 1500), [1] * 1000),
-    ],
-    ids=[
-        *("none", "stored", "handed over", "unknown", "at the end", "not assigned", "internal", "excluded"),
-        "more series than are exported",
-    ],
-)
+LAGS = {
+    "none": (_consumer({"consumer_lag": 0}), [0]),
+    "stored": (_consumer({"consumer_lag": -1, "consumer_lag_stored": 4}), [4]),
+    "handed over": (_consumer({"consumer_lag": -1, "app_offset": 8, "hi_offset": 10}), [2]),
+    "unknown": (_consumer({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": -1001}), []),
+    "at the end": (_consumer({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": 10}), [0]),
+    "not assigned": (_consumer({"consumer_lag": 9, "desired": False}), []),
+    "internal": (_consumer({"consumer_lag": 9, "partition": -1}), []),
+    "excluded": (_consumer({"consumer_lag": 3}, topic="theirs"), []),
+    "more series than are exported": (_consumer(*[{"consumer_lag": 1}] * 1500), [1] * 1000),
+}
+
+
+@pytest.mark.parametrize(("reported", "lag"), LAGS.values(), ids=LAGS)
 def test_known_lag_is_reported(observe, clock, reported, lag):
     """Committed, else stored, else handed over; nothing of a partition that is not ours, and no made-up number."""
     assert observe(LAG, _report(clock, reported)) == lag

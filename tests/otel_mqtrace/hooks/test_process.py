@@ -21,7 +21,7 @@ from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import end_blocks
 from otel_mqtrace.model import ContextCode
-from tests.support.consuming import in_thread, let_others_run
+from tests.support.consuming import current_span_id, in_thread, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox, incoming
 
 pytestmark = pytest.mark.usefixtures("mailbox")
@@ -135,10 +135,6 @@ def letterbox(mailbox, exporter):
     exporter.take_all("process letters")
 
 
-def _here():
-    return trace.get_current_span().get_span_context().span_id
-
-
 def _nothing_here():
     assert trace.get_current_span() is trace.INVALID_SPAN
 
@@ -146,25 +142,25 @@ def _nothing_here():
 class TestAutomatic:
     def test_next_poll_in_another_thread_ends_the_message_where_it_was_polled(self, letterbox):
         letterbox.take(Letter(1))
-        assert _here()
+        assert current_span_id()
         with ThreadPoolExecutor(1) as pool:
             pool.submit(letterbox.take, Letter(2)).result(timeout=10)
             _nothing_here()
             letterbox.done()
-            assert pool.submit(_here).result(timeout=10) == 0
+            assert pool.submit(current_span_id).result(timeout=10) == 0
 
     async def test_task_keeps_the_message_of_its_copied_context(self, letterbox):
         letterbox.take(Letter(1))
-        first = _here()
+        first = current_span_id()
         go_on = asyncio.Event()
 
         async def background():
             await go_on.wait()
-            return _here()
+            return current_span_id()
 
         task = asyncio.create_task(background())
         letterbox.take(Letter(2))
-        assert _here() not in {0, first}
+        assert current_span_id() not in {0, first}
         go_on.set()
         assert await task == first
         letterbox.done()
@@ -175,7 +171,7 @@ class TestAutomatic:
 
         def poll():
             letterbox.take(Letter(2))
-            assert _here()
+            assert current_span_id()
             letterbox.done()
             _nothing_here()
 
@@ -214,7 +210,7 @@ class TestBlocks:
     def test_block_that_ends_in_another_thread_is_current_in_neither(self, letterbox, caplog):
         block = process(Letter(1))
         block.__enter__()
-        assert _here()
+        assert current_span_id()
         in_thread(lambda: block.__exit__(None, None, None))
         _nothing_here()
         assert caplog.records == []
@@ -224,9 +220,9 @@ class TestBlocks:
         outer.__enter__()
         with ExitStack() as stack:
             stack.enter_context(inner)
-            second = _here()
+            second = current_span_id()
             outer.__exit__(None, None, None)
-            assert _here() == second
+            assert current_span_id() == second
         _nothing_here()
 
     def test_context_the_handler_attached_ends_with_the_block(self, letterbox):

@@ -59,11 +59,6 @@ NO_SDK = (NoOpTracerProvider().get_tracer("x"), ProxyTracerProvider().get_tracer
 ROOT = trace.INVALID_SPAN_CONTEXT
 
 
-class Looking(SpanProcessor):
-    def on_start(self, span: Any, parent_context: Any = None) -> None:
-        span.set_attribute("seen", True)
-
-
 class Marking(MqTraceSpanProcessor):
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         span.set_attribute("tenant", "shop")
@@ -137,7 +132,8 @@ def _with_own_method() -> SpanProcessor:
 @pytest.mark.parametrize(
     ("processors", "options"),
     [
-        *(([each], {}) for each in (Looking(), _inherits(SpanProcessor, _on_ending=print), _with_own_method())),
+        *(([_inherits(SpanProcessor, **{name: print})], {}) for name in ("on_start", "_on_ending")),
+        ([_with_own_method()], {}),
         *(
             ([], {"span_limits": SpanLimits(**{name: limit})})
             for name, limit in (("max_span_attributes", 10), ("max_attribute_length", 64), ("max_link_attributes", 1))
@@ -181,41 +177,38 @@ def test_sampler_that_reads_attributes_and_foreign_tracer_need_a_span(tracer: tr
     assert not TracerState(tracer).can_drop
 
 
-def test_patched_tracer_needs_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Tracer.start_span
-    known = state()
-    monkeypatch.setattr(Tracer, "start_span", lambda *args: original(*args))  # noqa: PLW0108 - another function
-    assert not known.is_current()
-    assert not state().can_drop
-
-
-@needs_sdk(40, "a provider takes no meter_provider, and a tracer cannot be disabled")
-def test_metrics_of_the_sdk_and_disabled_tracer_need_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracer: Any = provider().get_tracer("t")
-    known = TracerState(tracer)
-    tracer._tracer_config = type(tracer._tracer_config)(is_enabled=False)
-    assert not known.is_current()
-    assert not TracerState(tracer).can_drop
+@needs_sdk(40, "a provider takes no meter_provider")
+def test_metrics_of_the_sdk_need_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
     assert not state(meter_provider=MeterProvider()).can_drop
 
 
+def _disable(_: Any, tracer: Any) -> None:
+    tracer._tracer_config = type(tracer._tracer_config)(is_enabled=False)
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "can_drop"),
     [
-        lambda provider, _: provider.add_span_processor(SpanProcessor()),
-        lambda _, tracer: setattr(tracer, "sampler", ALWAYS_OFF),
-        lambda _, tracer: setattr(tracer, "id_generator", RandomIdGenerator()),
-        lambda *_: propagate.set_global_textmap(CompositePropagator([])),
+        (lambda provider, _: provider.add_span_processor(SpanProcessor()), True),
+        (lambda _, tracer: setattr(tracer, "sampler", ALWAYS_OFF), True),
+        (lambda _, tracer: setattr(tracer, "id_generator", RandomIdGenerator()), True),
+        (lambda *_: propagate.set_global_textmap(CompositePropagator([])), False),
+        (lambda *_: setattr(Tracer, "start_span", Mock()), False),
+        pytest.param(_disable, False, marks=needs_sdk(40, "a tracer cannot be disabled")),
     ],
-    ids=["processor", "sampler", "ids", "propagator"],
+    ids=["processor", "sampler", "ids", "propagator", "patched", "disabled"],
 )
-def test_change_of_the_provider_or_propagator_ends_the_state(change: Any, propagating: Any) -> None:
+def test_change_of_the_tracer_or_propagator_ends_the_state(
+    change: Any, can_drop: bool, propagating: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracer, "start_span", Tracer.start_span)  # as it was, after the test
     made = provider()
     known = TracerState(tracer := made.get_tracer("t"))
     assert known.is_current()
     change(made, tracer)
     assert not known.is_current()
+    assert TracerState(tracer).can_drop is can_drop
 
 
 def test_tracer_without_an_sdk_has_no_limit_of_links_and_never_records() -> None:

@@ -317,13 +317,18 @@ async def test_send_each_writes_the_headers_of_every_message(sending, spans, sto
     assert [span.kind for span in spans.take_all(f"send {topic}")] == [SpanKind.PRODUCER] * 2
 
 
-@pytest.mark.parametrize("options", [{}, SEND_EACH])
-async def test_batch_that_is_sent_again_is_traced_again(sending, spans, topic, options):
+@pytest.mark.parametrize(("options", "failed"), [({}, 2), (SEND_EACH, 1)])
+async def test_batch_that_is_sent_again_is_traced_again_also_after_a_failure(sending, spans, topic, options, failed):
     async with sending(options) as producer:
         batch = _filled(producer, {"value": b"1"}, {"value": b"2"})
+        with pytest.raises(AssertionError, match="Unrecognized partition"):
+            await producer.send_batch(batch, topic, partition=7)
         for _ in range(2):
             await (await producer.send_batch(batch, topic, partition=0))
-    places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in spans.take_all())
+    ended = spans.take_all()
+    errors = [span.attributes.get("error.type") for span in ended]
+    assert errors == ["AssertionError"] * failed + [None] * 4
+    places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in ended[failed:])
     assert places == [f"{topic}-0@{offset}" for offset in range(4)]
 
 
@@ -335,16 +340,6 @@ async def test_batch_that_is_not_traced_is_sent_unchanged(sending, spans, stored
         await (await producer.send_batch(batch, topic, partition=0))
     (message,) = stored(topic, 1)
     assert (message.value(), message.headers()) == (b"1", None)
-
-
-async def test_batch_that_cannot_be_sent_fails_every_message(sending, spans, topic):
-    async with sending() as producer:
-        batch = _filled(producer, {"value": b"1"}, {"value": b"2"})
-        with pytest.raises(AssertionError, match="Unrecognized partition"):
-            await producer.send_batch(batch, topic, partition=7)
-        await (await producer.send_batch(batch, topic, partition=0))
-    errors = [span.attributes.get("error.type") for span in spans.take_all()]
-    assert errors == ["AssertionError"] * 2 + [None] * 2
 
 
 async def test_send_each_continues_after_the_sent_messages(sending, spans, stored, topic):

@@ -88,17 +88,6 @@ def message(topic):
 
 
 @pytest.fixture
-def send(producer, spans, message):
-    """Send messages with these bodies; return their send spans."""
-
-    def put(*bodies):
-        receipts = [producer.send(message(body, tag="paid", keys="order-1")) for body in bodies]
-        return [spans.take(f"send {receipt.message_queue.topic}") for receipt in receipts]
-
-    return put
-
-
-@pytest.fixture
-def consumer(send, consumer_of, topic):
+def consumer(producer, consumer_of, topic):
     """A simple consumer of the topic, made under tracing."""
     return consumer_of(topic)

@@ -25,8 +25,6 @@ from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 
-ADDRESS = "127.0.0.1"
-
 
 def _traceparent(span):
     return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
@@ -54,7 +52,7 @@ def test_sent_message_has_every_field_of_the_table(instrument, started, proxy, s
         "messaging.rocketmq.message.tag": "paid",
         "messaging.rocketmq.message.keys": ("order-1",),
         "messaging.rocketmq.message.type": "normal",
-        "server.address": ADDRESS,
+        "server.address": "127.0.0.1",
         "server.port": int(proxy.endpoints.split(":")[1]),
         "mqtrace.trace_type": "Pub",
         "mqtrace.region_id": "DefaultRegion",
