@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tests.faults.baselines import LOST_NATIVE, LOST_OTLP, Calls
 from tests.faults.confusion import Cell
@@ -13,27 +14,23 @@ _UNEXPLAINED = "UNEXPLAINED"
 _LOSSES = {LOST_NATIVE, LOST_OTLP}
 
 
-class Score:
+class Score(NamedTuple):
     """How many of what is called a silent loss are one, and how many of those that are one are called so."""
 
-    def __init__(self, called: set[Event], true: set[Event]) -> None:
-        self.called, self.true, self.right = len(called), len(true), len(called & true)
-
-    @property
-    def precision(self) -> float:
-        return self.right / self.called if self.called else 1.0
-
-    @property
-    def recall(self) -> float:
-        return self.right / self.true if self.true else 1.0
+    called: int
+    true: int
+    precision: float
+    recall: float
 
 
 def score_losses(cells: Iterable[Cell], calls: Calls | None = None) -> Score:
     cells = list(cells)
     true = {cell.event for cell in cells if cell.expected.endswith(_UNEXPLAINED)}
-    if calls is None:
-        return Score({cell.event for cell in cells if cell.got.endswith(_UNEXPLAINED)}, true)
-    return Score({event for event, words in calls.items() if words.keys() & _LOSSES}, true)
+    called = {cell.event for cell in cells if cell.got.endswith(_UNEXPLAINED)}
+    if calls is not None:
+        called = {event for event, words in calls.items() if words.keys() & _LOSSES}
+    precision, recall = (len(called & true) / len(events) if events else 1.0 for events in (called, true))
+    return Score(len(called), len(true), precision, recall)
 
 
 def proof_blocks(worlds: Mapping[str, Sequence[Cell]]) -> dict[str, str]:

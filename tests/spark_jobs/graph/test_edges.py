@@ -153,7 +153,8 @@ def test_edges_beyond_the_cap_are_summed_up_in_one_edge_a_kind(capped_part):
         ("topic:b", 4, 0),
         ("others:topic", 5, 2),
     ]
-    assert (sends[0].took.p95, sends[-1].took.count) == (9, 0)
+    assert (sends[0].took.p95, sends[-1].took.count, deliveries[1].queued.p50) == (9, 0, 7)
+    assert (capped.sides, capped.opening_ms, capped.horizon_ms) == (("otlp",), OPENING_MS, HORIZON_MS)
     assert sum(edge.count for edge in sends) == 14
     assert sum(edge.count for edge in deliveries) == 5
     assert deliveries[-1].stands_for == 3

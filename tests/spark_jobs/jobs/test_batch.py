@@ -58,20 +58,6 @@ def scenarios(tmp_path_factory):
     return run(options("scenarios-5.3.3-old", out, "rocketmq-5.3.3")), out
 
 
-def test_complete_data_has_nothing_pending(tmp_path):
-    native = str(DUAL / "app-4.9.8-dup" / "native.jsonl")
-    lines = (DUAL / "app-4.9.8-dup" / "otlp.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "spans.jsonl").write_bytes(b"".join(lines[:3]))
-    sources = {"native": (native,), "otlp": (str(tmp_path / "spans.jsonl"),), "engine": "local"}
-    waiting = run(ReconcileOptions(**sources, out=tmp_path / "waiting", grace_ms=0))
-    complete = run(ReconcileOptions(**sources, out=tmp_path / "complete", is_complete=True))
-    assert waiting.status["PENDING"] > 0
-    assert "PENDING" not in complete.status
-    assert complete.horizon_ms == complete.inputs.native.last_event_ms > waiting.horizon_ms
-    assert complete.loss["otlp"].checked > waiting.loss["otlp"].checked
-    assert (complete.grace_ms, complete.doubt) == (0, None)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
     """Before the reports those of the last run stay; once they are being written it waits for all of them."""

@@ -124,19 +124,19 @@ def written(directory, *batches):
     return write_events(str(directory / "files-00000.parquet"), event_batches(batches))
 
 
-def test_file_holds_every_event_in_order(tmp_path):
-    rows = [span({ID: "a"}), BAD_ROW, span({ID: "b,c"})]
+def test_file_holds_every_event_in_order_and_the_answer_counts_them(tmp_path):
+    rows = [
+        span(OF_KAFKA),
+        BAD_ROW,
+        span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0),
+        span({ID: "a"}, end_ns=8_000 * MS),
+    ]
     files = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
     (file,) = tmp_path.iterdir()
     assert files.files == (str(file),)
     expected = [{name: event[name] for name in NORMALISED.names} for event in events(*rows)]
     assert parquet.read_table(file).to_pylist() == expected
-    assert (sum(row.rows for row in files.survey.rows.values()), files.survey.malformed) == (3, {"otlp": 1})
-
-
-def test_answer_counts_what_is_in_the_file(tmp_path):
-    rows = [span(OF_KAFKA), span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0), span({ID: "a"}, end_ns=8_000 * MS)]
-    files = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
+    assert (sum(row.rows for row in files.survey.rows.values()), files.survey.malformed) == (5, {"otlp": 1})
     assert (files.exploded, files.by_place, files.last_event_ms) == (2, 1, 9_000)
 
 

@@ -167,6 +167,8 @@ def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
         "mqtrace+java-agent",
         "mqtrace+rocketmq-4.9.8",
     )
+    assert result.horizon_ms == result.window.end_ms > result.inputs.native.last_event_ms
+    assert (result.grace_ms, result.doubt, "PENDING" in result.status) == (0, None, False)
     assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == 337
     assert result.reason_detail["java_agent_makes_no_span_for_transaction_end"] == 11
     rows = [row for row in read_verdicts(tmp_path / "out") if row["msg_id"] in {ID, "B" * 32}]
