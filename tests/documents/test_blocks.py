@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import otel_mqtrace
 from spark_jobs.policy.policy import read_policy
+from tests.support.consuming import poll
 from tests.support.documented_world import application_run, documented_world
 from tests.support.documents import INSTALLED, blocks
 
@@ -79,9 +80,7 @@ def namespace(world):
     assert producer.flush(20) == 0
     consumer = Consumer({**servers, "group.id": f"documents-{id(producer)}", "auto.offset.reset": "earliest"})
     consumer.subscribe(["orders"])
-    message = None
-    while message is None:
-        message = consumer.poll(1)
+    message = poll(consumer)
     before = signal.getsignal(signal.SIGTERM)
     yield {
         "message": message,

@@ -105,9 +105,8 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_story_is_one_sentence_with_findings(name):
-    contexts, codes, sentence = CASES[name]
+@pytest.mark.parametrize(("contexts", "codes", "sentence"), CASES.values(), ids=CASES)
+def test_story_is_one_sentence_with_findings(contexts, codes, sentence):
     story = story_of(*contexts)
     assert ([finding.code for finding in findings(story)], in_one_sentence(story)) == (codes, sentence)
 

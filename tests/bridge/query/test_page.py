@@ -20,11 +20,14 @@ EVIL = "\"><script>alert(1)</script><img src=x onerror=y>&amp;'\x1b\u202e"
 
 
 def _page(*stories, left_off=0, remarks=()):
-    return page(Answer(stories, left_off, Searched(where="a shelf", messages=9, remarks=remarks)))
+    text = page(Answer(stories, left_off, Searched(where="a shelf", messages=9, remarks=remarks)))
+    assert [tag for tag, _ in Page(text).elements].count("h1") == 1
+    return text
 
 
-def test_page_loads_nothing():
-    text = _page(story_of(*LIFE))
+@pytest.mark.parametrize("stories", [[], [story_of(*LIFE)]], ids=["nothing found", "a message"])
+def test_page_has_one_first_heading_and_loads_nothing(stories):
+    text = _page(*stories)
     written = Page(text)
     assert written.scripts == []
     assert not [tag for tag, _ in written.elements if tag in {"script", "img", "iframe", "object", "base", "form"}]
@@ -81,11 +84,6 @@ def test_several_messages_are_listed_with_links_to_them():
     assert "3 messages" in written.text
     assert "2 older messages left off." in written.text
     assert "something could not be read" in written.text
-
-
-def test_every_page_has_one_first_heading():
-    for stories in ([], [story_of(pub())], [story_of(pub()), story_of(pub(msg_id="B"), msg_id="B")]):
-        assert [tag for tag, _ in Page(_page(*stories)).elements].count("h1") == 1
 
 
 def test_message_without_any_time_has_a_page():

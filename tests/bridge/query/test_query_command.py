@@ -141,11 +141,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_invalid_call_is_exit_code_2_and_one_line_without_the_secret(name, landing, mqtrace, monkeypatch):
+@pytest.mark.parametrize(("arguments", "reason"), WRONG.values(), ids=WRONG)
+def test_invalid_call_is_exit_code_2_and_one_line_without_the_secret(arguments, reason, landing, mqtrace, monkeypatch):
     monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "who")
     monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "very-secret")
-    arguments, reason = WRONG[name]
     Path(landing, "empty").mkdir()
     arguments = [argument.replace("LANDING", landing) for argument in arguments]
     err = mqtrace.refuses("query", *arguments)
@@ -153,18 +152,17 @@ def test_invalid_call_is_exit_code_2_and_one_line_without_the_secret(name, landi
     assert "very-secret" not in err
 
 
-UNREADABLE = {
-    "broken.parquet": (b"PAR1 no PAR1", "broken.parquet: not a readable Parquet file"),
-    "garbage.jsonl": (bytes(range(256)), "garbage.jsonl, line 1: not a landed message (not JSON)"),
-}
-
-
-@pytest.mark.parametrize("name", UNREADABLE)
-def test_only_input_that_cannot_be_read_is_exit_code_2_and_one_line_with_the_reason(name, tmp_path, mqtrace):
-    content, why = UNREADABLE[name]
-    (tmp_path / name).write_bytes(content)
-    err = mqtrace.refuses("query", "--msg-id", ID, tmp_path / name)
-    assert err.startswith(f"mqtrace: error: nothing to search in {tmp_path / name}: {why}")
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"PAR1 no PAR1", ": not a readable Parquet file"),
+        (bytes(range(256)), ", line 1: not a landed message (not JSON)"),
+    ],
+)
+def test_only_input_that_cannot_be_read_is_exit_code_2_and_one_line_with_the_reason(content, why, tmp_path, mqtrace):
+    (tmp_path / "broken").write_bytes(content)
+    err = mqtrace.refuses("query", "--msg-id", ID, tmp_path / "broken")
+    assert err.startswith(f"mqtrace: error: nothing to search in {tmp_path / 'broken'}: broken{why}")
 
 
 def test_json_lists_messages_with_their_timelines(landing, capsysbinary):

@@ -51,9 +51,8 @@ def _search(options, **how):
     return searching.search(SHELF, parse_query(**options), Reading(), **{"limit": 64, **how})
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_search_returns_messages_that_meet_all_criteria(name):
-    options, msg_ids = FOUND[name]
+@pytest.mark.parametrize(("options", "msg_ids"), FOUND.values(), ids=FOUND)
+def test_search_returns_messages_that_meet_all_criteria(options, msg_ids):
     answer = _search(options)
     assert [story.msg_id for story in answer.stories] == msg_ids
     assert answer.total == len(msg_ids)

@@ -2,7 +2,6 @@
 
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -19,38 +18,40 @@ VERSION = "4.3.1"
 PATIENCE_SECONDS = 120
 
 
-@dataclass
 class KafkaBroker:
     """A broker with its files in ``directory``; use it as a context manager."""
 
-    directory: Path
-    bootstrap_servers: str = ""
-    _command: list[str] = field(default_factory=list, repr=False)
-    _server: ServerProcess | None = field(default=None, repr=False)
+    def __init__(self, directory: Path) -> None:
+        broker, controller = free_ports(2)
+        self.bootstrap_servers = f"127.0.0.1:{broker}"
+        self._properties = directory / "server.properties"
+        self._server = ServerProcess(f"Kafka {VERSION}", directory / "log")
+        self._java = [str(find_java().path / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx320m"]
+        jars = jars_of(HERE / "broker.xml", "Kafka")
+        self._java += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-cp", f"{jars}/*"]
+        directory.mkdir(parents=True, exist_ok=True)
+        self._properties.write_text(
+            (HERE / "server.properties").read_text(encoding="utf-8")
+            + f"listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}\n"
+            + f"advertised.listeners=PLAINTEXT://127.0.0.1:{broker}\n"
+            + f"controller.quorum.voters=1@127.0.0.1:{controller}\n"
+            + f"log.dirs={directory / 'data'}\n",
+            encoding="utf-8",
+        )
 
     def __enter__(self) -> Self:
-        java = [str(find_java().path / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        jars = jars_of(HERE / "broker.xml", "Kafka")
-        java += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-cp", f"{jars}/*"]
-        broker_port, controller_port = free_ports(2)
-        properties = self._write_properties(broker_port, controller_port)
-        cluster = ["--cluster-id", "otelmqtracepeersAAAAAA"]
-        tool = [*java, "kafka.tools.StorageTool", "format", *cluster, "--config", str(properties)]
-        formatted = run_program(*tool)
+        cluster = ("--cluster-id", "otelmqtracepeersAAAAAA")
+        formatted = self._run("kafka.tools.StorageTool", "format", *cluster, "--config", str(self._properties))
         if formatted.returncode:
             raise PeerBrokenError(f"Kafka's StorageTool: {formatted.stdout[-500:]}{formatted.stderr[-500:]}")
-        self._command = [*java[:1], "-Xmx320m", *java[1:], "kafka.Kafka", str(properties)]
-        self.bootstrap_servers = f"127.0.0.1:{broker_port}"
-        self._server = ServerProcess(f"Kafka {VERSION}", self.directory / "log")
         self.start()
         return self
 
     def topics(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [*self._command[:1], *self._command[2:-2], "org.apache.kafka.tools.TopicCommand", *words]
-        return run_program(*command)
+        return self._run("org.apache.kafka.tools.TopicCommand", *words)
 
     def start(self) -> None:
-        self._server.start(self._command, {}, self._answers)
+        self._server.start([*self._java, "kafka.Kafka", str(self._properties)], {}, self._answers)
 
     def kill(self) -> None:
         self._server.kill()
@@ -71,18 +72,8 @@ class KafkaBroker:
         producer = OwnProducer(settings)
         producer.init_transactions(PATIENCE_SECONDS)  # to end one returns before they are; this does not
 
-    def _write_properties(self, broker_port: int, controller_port: int) -> Path:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        target = self.directory / "server.properties"
-        target.write_text(
-            (HERE / "server.properties").read_text(encoding="utf-8")
-            + f"listeners=PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}\n"
-            + f"advertised.listeners=PLAINTEXT://127.0.0.1:{broker_port}\n"
-            + f"controller.quorum.voters=1@127.0.0.1:{controller_port}\n"
-            + f"log.dirs={self.directory / 'data'}\n",
-            encoding="utf-8",
-        )
-        return target
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return run_program(*self._java, *words)
 
     def _answers(self) -> bool:
         with suppress(KafkaException):  # refused so far; list_topics itself has waited
