@@ -55,21 +55,19 @@ def test_started_span_is_delivered_before_it_ends(kafka, traced, landed):
     assert [record.trace_type for record in landed()[1]] == [TraceType.SUB_BEFORE]
 
 
-def test_retried_message_arrives_once(kafka, exported, arrived):
-    """Retriable errors are librdkafka's to retry."""
-    kafka.push_request_errors(PRODUCE, NOT_LEADER, NOT_LEADER)
-    exported(_exporter(kafka), pub(1))
-    assert arrived() == [bean(1).msg_id]
-
-
-def test_batch_after_a_fatal_error_of_the_producer_is_exported(kafka, traced, arrived):
-    """librdkafka's idempotent producer sends nothing after one: as when a broker lost its log."""
-    kafka.push_request_errors(PRODUCE, OUT_OF_ORDER)
+@pytest.mark.parametrize(
+    ("errors", "is_exported", "arriving"),
+    [((NOT_LEADER, NOT_LEADER), True, (1, 2)), ((OUT_OF_ORDER,), False, (2,))],
+    ids=["retriable", "fatal"],
+)
+def test_retriable_error_costs_nothing_and_a_fatal_one_its_batch(kafka, traced, arrived, errors, is_exported, arriving):
+    """After a fatal one, as when a broker lost its log, librdkafka's idempotent producer sends nothing any more."""
+    kafka.push_request_errors(PRODUCE, *errors)
     processor, trace = traced(_exporter(kafka))
-    for number, is_exported in (1, False), (2, True):
+    for number, expected in (1, is_exported), (2, True):
         trace(pub(number))
-        assert processor.force_flush() is is_exported
-    assert arrived() == [bean(2).msg_id]
+        assert processor.force_flush() is expected
+    assert arrived() == [bean(number).msg_id for number in arriving]
 
 
 @pytest.mark.parametrize("spool", [{}, {"spool_dir": "spool"}], ids=["no spool", "a spool"])
@@ -253,16 +251,6 @@ def test_callback_of_kafka_config_that_raises_costs_no_record(kafka, exported, l
     assert "of the application" in line
 
 
-def test_address_that_is_no_text_is_one_line_with_the_fix(traced, caplog):
-    """As a variable with bytes that are not UTF-8 gives it: the client raises a SystemError."""
-    processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers="\udcff:9092"))
-    trace(pub(1))
-    processor.run_once(now=10**18)
-    line = caplog.messages[0]
-    assert "for \\udcff:9092 cannot be built: 'utf-8' codec can't encode" in line
-    assert "correct MQTRACE_BOOTSTRAP_SERVERS" in line
-
-
 def test_batch_is_split_into_messages_the_broker_accepts(kafka, exported, landed):
     exported(_exporter(kafka, max_message_bytes=2000), *(pub(number, keys=f"订单{number}") for number in range(100)))
     messages, records = landed()
@@ -347,8 +335,13 @@ def warnings(traced, caplog):
         ({"kafka_config": {"nonsense.key": "1"}}, 300, (DEAD, "nonsense.key", "MQTRACE_KAFKA_CONFIG")),
         ({"spool_dir": "spool"}, 300, ("wait on disk",)),
         ({"bootstrap_servers": None}, 300, ("MQTRACE_BOOTSTRAP_SERVERS",)),
+        (
+            {"bootstrap_servers": "\udcff:9092"},
+            300,
+            ("for \\udcff:9092 cannot be built: 'utf-8' codec can't encode", "correct MQTRACE_BOOTSTRAP_SERVERS"),
+        ),
     ],
-    ids=["no broker", "given up by us", "a wrong property", "a spool", "no known broker"],
+    ids=["no broker", "given up by us", "a wrong property", "a spool", "no known broker", "a variable not in UTF-8"],
 )
 def test_failed_delivery_is_one_line_with_the_setting(warnings, tmp_path, monkeypatch, options, timeout_ms, words):
     monkeypatch.chdir(tmp_path)

@@ -316,15 +316,11 @@ def test_any_json_is_a_route_or_a_protocol_error(text):
 FIELDS = {"queueId": "3", "setZeroIfNotFound": "false", "topic": "topic", "consumerGroup": "group"}
 
 
-def test_request_is_signed_as_java_signs():
+def test_request_is_signed_once_as_java_signs():
     """The signature is what AclClientRPCHook of RocketMQ 5.5.0 makes of these fields, body and keys."""
-    command = sign(Command(14, FIELDS, "body é".encode()), Credentials("access", "secret key"))
-    assert command.fields == {**FIELDS, "AccessKey": "access", "Signature": "+34AIoYMsXJFS5guPjBXWnT1xyE="}
-
-
-def test_signing_again_or_without_credentials_changes_nothing():
-    credentials, command = Credentials("access", "secret key"), Command(14, FIELDS)
+    credentials, command = Credentials("access", "secret key"), Command(14, FIELDS, "body é".encode())
     once = sign(command, credentials)
+    assert once.fields == {**FIELDS, "AccessKey": "access", "Signature": "+34AIoYMsXJFS5guPjBXWnT1xyE="}
     assert sign(once, credentials) == once
     assert sign(command, None) is command
 

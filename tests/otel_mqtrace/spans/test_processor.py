@@ -268,16 +268,14 @@ def test_processor_metrics_equal_the_stats(reader, metrics):
 
 
 @pytest.mark.parametrize("is_set_between", [False, True])
-def test_second_processor_of_a_meter_provider_has_its_metrics(reader, is_set_between):
+def test_second_processor_of_a_meter_provider_has_its_metrics(reader, points, is_set_between):
     provider = MeterProvider([reader], shutdown_on_exit=False)
     before = metrics_of_the_api._ProxyMeterProvider() if is_set_between else provider
     MqTraceSpanProcessor(Scripted(), meter_provider=before, max_queue_size=2, background=False)
     if is_set_between:
         before.on_set_meter_provider(provider)
     MqTraceSpanProcessor(Scripted(), meter_provider=provider, max_queue_size=3, background=False)
-    (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
-    (capacities,) = (each for each in scope.metrics if each.name == "otel.sdk.processor.span.queue.capacity")
-    assert [point.value for point in capacities.data.data_points] == [2, 3]
+    assert [point.value for _, point in points("otel.sdk.processor.span.queue.capacity")] == [2, 3]
 
 
 def test_exporter_is_collected_after_the_shutdown_and_its_counts_stay(reader, metrics):

@@ -113,17 +113,14 @@ def test_neighbours_of_a_bad_record_are_kept():
 # -- other writers ----------------------------------------------------------------------------------------------------
 
 
-def test_unknown_shape_has_no_dialect():
-    assert decode_body((PUB + "\x010\x02").encode()).dialects == (None,)
-
-
 def test_empty_null_and_dkey_are_absent():
     assert [absent(text) for text in (None, "", "null", "dKey", "NULL", "0")] == [True] * 4 + [False] * 2
 
 
-def test_body_is_read_in_the_given_charset():
+def test_body_is_read_in_the_given_charset_and_a_shape_of_no_release_has_no_dialect():
     body = (PUB + "\x010\x02").replace("tag", "标签").encode("gbk")
-    assert decode_body(body, charset="gbk").contexts[0].beans[0].tags == "标签"
+    decoded = decode_body(body, charset="gbk")
+    assert (decoded.contexts[0].beans[0].tags, decoded.dialects) == ("标签", (None,))
     damaged = decode_body(body)
     assert damaged.errors == ()
     assert "\ufffd" in damaged.contexts[0].beans[0].tags
