@@ -3,6 +3,7 @@
 import random
 import tracemalloc
 from collections import Counter
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -169,9 +170,7 @@ def test_order_of_losses_changes_nothing(losses, drops, seed):
     assert allocate(shuffled, drops) == allocate(losses, drops)
 
 
-def count(lost, *, start_ms=None, width_ms=None, **fields):
-    given = {"side": "otlp", "component": "queue", "cause": "full", "count": lost, **fields}
-    return CountedDrop(**given, bucket_start_ms=start_ms, bucket_ms=width_ms)
+count = partial(drop, None)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +182,10 @@ def count(lost, *, start_ms=None, width_ms=None, **fields):
         ([count(7, before=True)], [count(5)], [2]),
         ([count(2), count(4)], [count(5)], [0, 1]),
         ([count(5, service="shop")], [count(5)], [5]),
-        ([count(5, start_ms=0, width_ms=20)], [count(3, start_ms=0, width_ms=10)], [2]),
-        ([count(5, start_ms=10, width_ms=10)], [count(3, start_ms=0, width_ms=10)], [5]),
-        ([count(5)], [count(3, start_ms=0, width_ms=10)], [2]),
-        ([count(5, start_ms=0, width_ms=10)], [count(3)], [5]),
+        ([count(5, bucket_start_ms=0, bucket_ms=20)], [count(3, bucket_start_ms=0, bucket_ms=10)], [2]),
+        ([count(5, bucket_start_ms=10, bucket_ms=10)], [count(3, bucket_start_ms=0, bucket_ms=10)], [5]),
+        ([count(5)], [count(3, bucket_start_ms=0, bucket_ms=10)], [2]),
+        ([count(5, bucket_start_ms=0, bucket_ms=10)], [count(3)], [5]),
         ([count(5)], [count(2), count(2)], [1]),
     ],
 )

@@ -30,13 +30,6 @@ def left_in(out: Path) -> list[str]:
     return sorted(path.name for path in out.iterdir())
 
 
-def test_directory_is_removed_after_the_block(tmp_path: Path) -> None:
-    with work_directory(tmp_path) as work:
-        (work / "rows.parquet").write_bytes(b"some")
-        assert left_in(tmp_path) == [work.name]
-    assert left_in(tmp_path) == []
-
-
 def test_directory_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     assert run_python(_KILLED_WITHIN, tmp_path).returncode < 0
     assert len(left_in(tmp_path)) == 1
@@ -44,10 +37,10 @@ def test_directory_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> Non
         assert left_in(tmp_path) == [work.name]
 
 
-def test_directory_without_a_lock_is_not_removed(tmp_path: Path) -> None:
+def test_directory_is_removed_after_the_block_and_one_without_a_lock_is_not(tmp_path: Path) -> None:
     (tmp_path / ".work-of-somebody").mkdir()
-    with work_directory(tmp_path):
-        pass
+    with work_directory(tmp_path) as work:
+        (work / "rows.parquet").write_bytes(b"some")
     assert left_in(tmp_path) == [".work-of-somebody"]
 
 

@@ -219,13 +219,6 @@ def test_one_record_unaccounted_for_breaks_the_balance(native, otlp):
     assert "≠" in conservation.native + conservation.otlp
 
 
-def test_reasons_of_several_rows_add_up():
-    counts = Tally()
-    for keys in (2, 3):
-        add_judgement(counts, {**LOST, "reason": "UNEXPLAINED", "keys": keys})
-    assert counts.reason == {"UNEXPLAINED": 5}
-
-
 @pytest.mark.parametrize(
     ("first_ms", "last_ms", "width_ms"),
     [
