@@ -13,7 +13,7 @@ from tests.faults.own_faults import FAULTS, LENGTH_LIMIT, Fault, play_fault
 from tests.faults.own_scenes import EPILOGUE, PROLOGUE, SCENES
 from tests.faults.own_spans import line_of, sdk_span
 from tests.faults.recording import Recording
-from tests.faults.stage import BEGIN_MS, CONSUMERS, Process, Stage
+from tests.faults.stage import BEGIN_MS, CONSUMERS, SLOT_MS, Process, Stage
 from tests.faults.truth import NORMALISED, Truth
 
 _HOUR_MS = 3_600_000
@@ -35,8 +35,9 @@ class Corpus:
 
 
 def own_corpus(seed: int = 0) -> Corpus:
-    """Return the corpus in which both formats come from one instrumentation: ours."""
-    stage = own_stage()
+    """Return the corpus in which both formats come from one instrumentation: ours; the sender lives in New York."""
+    process = Process("10.1.0.1", 4711, utc_offset_ms=_new_york)
+    stage = Stage(recording=Recording(), write_spans=_own_lines, process=process)
     for scene in PROLOGUE:
         scene(stage)
     _play(stage, FAULTS, SCENES, seed)
@@ -47,12 +48,6 @@ def own_corpus(seed: int = 0) -> Corpus:
         policy=f"value_length_limit = {LENGTH_LIMIT}\n",
         join=("kind", "msg_id", "attempt_id", "transaction_state"),
     )
-
-
-def own_stage() -> Stage:
-    """Return a stage for applications of ours; the sender lives in New York."""
-    process = Process("10.1.0.1", 4711, utc_offset_ms=_new_york)
-    return Stage(recording=Recording(), write_spans=_own_lines, process=process)
 
 
 def agent_corpus(seed: int = 0) -> Corpus:
@@ -78,8 +73,11 @@ def _play(stage: Stage, faults: Sequence[Fault], scenes: Sequence[Scene], seed: 
     plays: list[Scene] = [partial(play_fault, fault=fault, on=on) for fault in faults for on in fault.on]
     plays += scenes
     random.Random(seed).shuffle(plays)
-    for play in stage.slots([*plays, *EPILOGUE]):
+    for play in [*plays, *EPILOGUE]:
+        stage.chat()
         play(stage)
+        stage.now_ms += SLOT_MS
+    stage.chat()
 
 
 def _agent_lines(spans: Iterable[SpanDraft]) -> list[str]:
@@ -88,7 +86,7 @@ def _agent_lines(spans: Iterable[SpanDraft]) -> list[str]:
 
 
 def _own_lines(spans: Iterable[SpanDraft]) -> list[str]:
-    return [line_of([sdk_span(span)], torn=span.torn) for span in spans]
+    return [line_of(sdk_span(span), torn=span.torn) for span in spans]
 
 
 def _new_york(at_ms: int) -> int:

@@ -1,7 +1,6 @@
 """Spans of our own library: its mapping, an SDK span, OpenTelemetry's JSON-lines file."""
 
 import io
-from collections.abc import Iterable
 from hashlib import md5
 from itertools import zip_longest
 
@@ -60,9 +59,9 @@ def sdk_span(draft: SpanDraft) -> ReadableSpan:
     )
 
 
-def line_of(spans: Iterable[ReadableSpan], *, torn: bool = False) -> str:
-    """Return one line of the file: the spans as OpenTelemetry's exporter writes them, cut off when ``torn``."""
+def line_of(span: ReadableSpan, *, torn: bool = False) -> str:
+    """Return one line of the file: the span as OpenTelemetry's exporter writes it, cut off when ``torn``."""
     stream = io.StringIO()
-    FileSpanExporter(stream=stream).export(list(spans))
+    FileSpanExporter(stream=stream).export([span])
     line = stream.getvalue().rstrip("\n")
     return (line[:-_TORN_CHARACTERS] if torn else line) + "\n"

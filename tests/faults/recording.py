@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from otel_mqtrace.landing import LandedMessage, LandingWriter
+from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native import encode_context
 from tests.faults.calls import Record
-
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+from tests.support.archives import TOPIC, land
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +59,17 @@ class Recording:
             random.Random(laid.shuffle).shuffle(bodies)
             random.Random(laid.shuffle + 1).shuffle(lines)
         for number in range(laid.files):
-            _land(root / "landing", bodies[number :: laid.files], laid.landing[number % len(laid.landing)])
-            _write(root / "otlp" / f"traces-{number}.jsonl", lines[number :: laid.files])
-        ledger = [root / "ledger" / f"ledger-{number}.json" for number in range(len(self.ledgers))]
-        for path, document in zip(ledger, self.ledgers, strict=True):
-            _write(path, [json.dumps(document)])
-        metrics = [root / "ledger" / f"collector-{number}.txt" for number in range(len(self.prometheus))]
-        for path, text in zip(metrics, self.prometheus, strict=True):
-            _write(path, [text])
-        return Files(root / "landing", root / "otlp", (*ledger, *metrics))
-
-
-def _land(root: Path, bodies: list[tuple[int, bytes]], suffix: str) -> None:
-    with LandingWriter(root, format=suffix) as writer:
-        writer.write(
-            [
-                LandedMessage(source=TRACE_TOPIC, arrival_ms=arrival_ms, body=body, partition=0, offset=offset)
-                for offset, (arrival_ms, body) in enumerate(bodies)
+            landed = [
+                LandedMessage(source=TOPIC, arrival_ms=arrival_ms, body=body, partition=0, offset=offset)
+                for offset, (arrival_ms, body) in enumerate(bodies[number :: laid.files])
             ]
-        )
+            land(root / "landing", landed, suffix=laid.landing[number % len(laid.landing)])
+            _write(root / "otlp" / f"traces-{number}.jsonl", lines[number :: laid.files])
+        counted = {f"ledger-{number}.json": json.dumps(document) for number, document in enumerate(self.ledgers)}
+        counted |= {f"collector-{number}.txt": text for number, text in enumerate(self.prometheus)}
+        for name, text in counted.items():
+            _write(root / "ledger" / name, [text])
+        return Files(root / "landing", root / "otlp", tuple(root / "ledger" / name for name in counted))
 
 
 def _write(path: Path, lines: list[str]) -> None:

@@ -1,8 +1,8 @@
 """Play a corpus: each fault in a time of its own, among clean traffic that never stops."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from otel_mqtrace._clock import Clock
 from otel_mqtrace.message_id import UniqueIds
@@ -17,9 +17,6 @@ BEGIN_MS = 1_793_489_400_000
 """2026-10-31T23:30:00Z: ids roll over with the month in UTC at once, in New York after 4.5 h; its clocks go back at +6.5 h."""
 SLOT_MS = 240_000
 _NS_PER_MS = 1_000_000
-T = TypeVar("T")
-
-
 ORDERS = Application("order-service", "PG_orders", "10.1.0.1")
 CONSUMERS = (
     Application("billing-service", "CG_billing", "10.1.0.2"),
@@ -57,13 +54,6 @@ class Stage:
     consumers: tuple[Application, ...] = CONSUMERS
     burns_ids: bool = False
     messages: int = 0
-
-    def slots(self, plays: Iterable[T]) -> Iterator[T]:
-        for play in plays:
-            self.chat()
-            yield play
-            self.now_ms += SLOT_MS
-        self.chat()
 
     def bean(self, *, at_ms: int | None = None, process: Process | None = None, **fields: Any) -> TraceBean:
         self.messages += 1
