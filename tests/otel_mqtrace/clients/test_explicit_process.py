@@ -124,13 +124,16 @@ def test_late_blocks_have_the_ended_span_and_the_baggage_and_turn_the_explicit_m
     assert caplog.text.count("is left to its blocks (MQTRACE_PROCESS_SPANS=explicit") == 1
 
 
-class _Owner:
-    leaders = None
+class Thing:
+    """Something that can be referred to weakly, and is freed by the collector alone."""
+
+    def __init__(self):
+        self.itself = self
 
 
 def test_registry_is_limited_while_threads_add_messages(impatient):
     remembered = MessageRegistry(None, is_message=None, position_of=None, incoming=None, max_messages=8)
-    number = remembered.register(owner := _Owner())
+    number = remembered.register(owner := Thing())
 
     def hand_over(thread):
         messages = [Message(topic=f"t{thread}", partition=0, offset=n) for n in range(50)]
@@ -181,13 +184,6 @@ def test_registry_keeps_no_span_of_a_handled_message_and_forgets_a_collected_con
     del state
     gc.collect()
     assert len(registry) == 0
-
-
-class Thing:
-    """Something that can be referred to weakly, and is freed by the collector alone."""
-
-    def __init__(self):
-        self.itself = self
 
 
 def test_live_objects_are_listed_while_another_thread_adds(impatient):

@@ -214,22 +214,19 @@ def test_child_forked_during_a_look_up_starts_its_own_one():
 
 
 def test_topic_requested_as_the_look_up_ends_is_looked_up(cluster):
-    leaders, requested = Leaders({}, look_up=cluster.look_up), threading.Event()
+    requested = threading.Event()
 
-    def at_the_end_of_refresh(frame, event, _argument):
-        if event == "return" and not requested.is_set():
-            leaders.want("late")
-            requested.set()
-        return at_the_end_of_refresh
+    class Late(Leaders):
+        def refresh(self):
+            super().refresh()
+            if not requested.is_set():
+                self.want("late")
+                requested.set()
 
     cluster.leaders["late"] = {0: "b3:3"}
-    refresh = Leaders.refresh.__code__
-    threading.settrace(lambda frame, *_: at_the_end_of_refresh if frame.f_code is refresh else None)
-    try:
-        leaders.want("orders")
-        assert requested.wait(10)
-    finally:
-        threading.settrace(None)
+    leaders = Late({}, look_up=cluster.look_up)
+    leaders.want("orders")
+    assert requested.wait(10)
     leaders.settle(10)
     assert leaders.of("late", 0) == "b3:3"
 

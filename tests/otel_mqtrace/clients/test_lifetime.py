@@ -36,10 +36,6 @@ def _refused(producer, topic):
         producer.produce(topic, b"x" * 2_000_000)
 
 
-def _left_behind(producer, topic):
-    producer.produce(topic, b"x")
-
-
 def _ended_by(end):
     def use(producer, topic):
         producer.init_transactions(10)
@@ -53,7 +49,8 @@ def _ended_by(end):
 @pytest.mark.parametrize(
     ("make", "conf", "use"),
     [
-        *(("Producer", {}, use) for use in (lambda *_: None, _sent, _answered, _refused, _left_behind)),
+        *(("Producer", {}, use) for use in (lambda *_: None, _sent, _answered, _refused)),
+        ("Producer", {}, lambda producer, topic: producer.produce(topic, b"x")),
         *(
             ("Producer", {"transactional.id": "freed"}, _ended_by(end))
             for end in ("commit_transaction", "abort_transaction")

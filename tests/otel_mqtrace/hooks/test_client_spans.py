@@ -19,15 +19,11 @@ from tests.support.mailbox import SENDER, TRACEPARENT, incoming
 
 @pytest.fixture
 def hook_with(tracing_with):
-    def make(collaborators=None, **settings):
-        tracing = tracing_with(collaborators, **settings)
-        return ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
-
-    return make
+    return lambda **options: ConsumeHook(tracing=tracing_with(**options), group_name="billing", servers="broker:9092")
 
 
-def _messages(count, *, key=b"k", topic="orders", headers=(TRACEPARENT,)):
-    return [incoming(*headers, topic=topic, offset=n, key=key, body_length=3) for n in range(count)]
+def _messages(count, *, topic="orders"):
+    return [incoming(TRACEPARENT, topic=topic, offset=n, key=b"k", body_length=3) for n in range(count)]
 
 
 def _polled(hook, clock, messages, *, batch=False):

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from textwrap import dedent
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -193,12 +194,7 @@ def test_message_of_a_block_that_a_signal_handler_interrupts_at_its_start_is_end
         def finish(self, code, exception):
             outcomes.append((code, type(exception)))
 
-    class Source:
-        def owner_of(self, message, consumer):
-            return Owner()
-
-    source = Source()
-    sources.append(source)
+    sources.append(source := SimpleNamespace(owner_of=lambda *_: Owner()))
     with pytest.raises(TimeLimitError), process("letter"):
         pass
     sources.remove(source)

@@ -35,16 +35,12 @@ def metered(tracing_with, reader):
     return partial(tracing_with, providers)
 
 
-def _sender(tracing):
-    return SendHook(tracing=tracing, servers="broker:9092")
-
-
-def _consumer(tracing):
-    return ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
+_sender = partial(SendHook, servers="broker:9092")
+_consumer = partial(ConsumeHook, group_name="billing", servers="broker:9092")
 
 
 def test_sent_messages_counts_every_attempt_and_names_the_error(metered, points):
-    hook = _sender(metered())
+    hook = _sender(tracing=metered())
     hook.before("orders")  # without an answer
     assert points("messaging.client.sent.messages") == []
     answers = {"partition": 0, "offset": 1}, {"partition": 1, "offset": 1}, {"error": "_MSG_TIMED_OUT"}
@@ -58,7 +54,7 @@ def test_sent_messages_counts_every_attempt_and_names_the_error(metered, points)
 
 
 def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, clock, points):
-    hook = _sender(metered())
+    hook = _sender(tracing=metered())
     call = hook.before("orders", partition=3)
     clock.advance(ms=30)
     hook.after(call, partition=3, offset=1)
@@ -69,7 +65,7 @@ def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, clock, p
 
 
 def test_process_duration_is_reported_for_every_process_span(metered, clock, points):
-    hook = _consumer(metered())
+    hook = _consumer(tracing=metered())
     for code in (ContextCode.SUCCESS, ContextCode.FAILED):
         (call,) = hook.before([incoming()])
         clock.advance(ms=200)
@@ -83,7 +79,7 @@ def test_process_duration_is_reported_for_every_process_span(metered, clock, poi
 
 
 def test_poll_has_its_duration_and_counts_once_for_each_delivered_message(metered, clock, points):
-    hook = _consumer(metered())
+    hook = _consumer(tracing=metered())
     messages = [incoming(offset=n) for n in range(3)]
     start_ns = hook.now_ns()
     clock.advance(ms=70)
@@ -110,7 +106,7 @@ def test_operation_duration_of_a_settlement_has_its_error(metered, clock, points
 
 def test_metrics_have_current_names_under_legacy(metered, monkeypatch, points):
     monkeypatch.setenv(OPT_IN, "messaging/legacy")
-    hook = _sender(metered())
+    hook = _sender(tracing=metered())
     hook.after(hook.before("orders"))
     ((attributes, _),) = points("messaging.client.sent.messages")
     assert attributes == OF_SEND
@@ -140,10 +136,10 @@ def test_collection_has_the_measurements_of_every_instrumentation(reader, points
 
 def test_poll_without_a_span_has_no_operation_duration(metered, clock, points):
     for settings in ({}, {"receive_spans": True}, {"empty_poll_spans": True}):
-        quiet = _consumer(metered(**settings))
+        quiet = _consumer(tracing=metered(**settings))
         quiet.empty(start_ns=quiet.now_ns())
     assert points("messaging.client.operation.duration") == []
-    hook = _consumer(metered(receive_spans=True, empty_poll_spans=True))
+    hook = _consumer(tracing=metered(receive_spans=True, empty_poll_spans=True))
     start_ns = hook.now_ns()
     clock.advance(ms=500)
     hook.empty(start_ns=start_ns)

@@ -85,9 +85,3 @@ def message(topic):
         return made
 
     return make
-
-
-@pytest.fixture
-def consumer(producer, consumer_of, topic):
-    """A simple consumer of the topic, made under tracing."""
-    return consumer_of(topic)
