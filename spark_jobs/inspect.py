@@ -41,7 +41,7 @@ from spark_jobs.jobs.writers import (
 )
 from spark_jobs.sources.files import PassedOver, SourceFile, last_line, source_files
 from spark_jobs.sources.kafka import apart, messages_in, topic_ranges
-from spark_jobs.sources.native import is_whole
+from spark_jobs.sources.native import torn_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -236,10 +236,10 @@ def _write(item: dict[str, Any]) -> None:
 # -- native ---------------------------------------------------------------------------------------------------------
 def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
     tail = last_line(file.path) if file.layout is Layout.LANDING_JSONL else b""
-    is_torn = bool(tail.strip()) and not is_whole(tail)
+    is_torn = bool(tail.strip()) and torn_bytes(tail) > 0
     with file.path.open("rb") as stream:
         for at, body in enumerate(read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))):
-            if is_torn and not stream.peek(1):  # of the last line, which a run does not read
+            if is_torn and isinstance(body, BadBody) and body.field is None and not stream.peek(1):  # a run reads less
                 inventory.truncated_tail = True
             elif isinstance(body, BadBody):
                 text = body.text[:_SAMPLE_CHARACTERS]

@@ -44,12 +44,14 @@ def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
     Raises:
         UnreadableInputError: a column means something else.
     """
-    return plan_files(files, is_whole, parallelism=parallelism, split=_split)
+    return plan_files(files, torn_bytes, parallelism=parallelism, split=_split)
 
 
-def is_whole(line: bytes) -> bool:
-    """Return whether a last line, without its newline, is complete: JSON objects and nothing else."""
-    return all(isinstance(value, dict) for value, _ in read_objects(line.removeprefix(codecs.BOM_UTF8)))
+def torn_bytes(line: bytes) -> int:
+    """Return how many bytes at the end of a last line, without its newline, are no JSON object."""
+    by_byte = line.removeprefix(codecs.BOM_UTF8).decode("latin-1")  # a character each, also of a torn one
+    *_, (value, text) = read_objects(by_byte.encode())
+    return 0 if isinstance(value, dict) else len(text)
 
 
 def _split(file: SourceFile, torn: int) -> Iterable[Split]:

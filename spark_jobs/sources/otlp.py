@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def plan_spans(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
     """Return what each task reads of OTLP files; only the ends of files are read."""
-    return plan_files(files, lambda line: parse_json(line) is not None, parallelism=parallelism)
+    return plan_files(files, lambda line: 0 if parse_json(line) is not None else len(line), parallelism=parallelism)
 
 
 _MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it

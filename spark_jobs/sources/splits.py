@@ -30,7 +30,10 @@ _BUFFER_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The bytes of a file from ``begin`` to ``end``; only lines are cut anywhere, ``group`` is a parquet row group."""
+    """The bytes of a file from ``begin`` to ``end``; only lines are cut anywhere, ``group`` is a parquet row group.
+
+    The last ``torn`` bytes of the file are not read.
+    """
 
     path: str
     layout: Layout
@@ -38,10 +41,11 @@ class Split:
     end: int
     is_uncut: bool = True
     group: int | None = None
+    torn: int = 0
 
 
 class FilePlan(NamedTuple):
-    """What each task reads of some files; ``truncated_tails`` of them end inside a line, which is not read."""
+    """What each task reads of some files; ``truncated_tails`` of them end inside a message, which is not read."""
 
     tasks: list[list[Split]]
     truncated_tails: int
@@ -60,26 +64,28 @@ def split_file(file: SourceFile, torn: int = 0) -> list[Split]:
     """Return what is to be read of ``file``, but for its last ``torn`` bytes."""
     path, size = str(file.path), file.path.stat().st_size
     if file.layout not in _OF_LINES or size <= UNCUT_BYTES:
-        return [Split(path, file.layout, 0, size - torn)]
+        return [Split(path, file.layout, 0, size - torn, torn=torn)]
     cuts = range(0, size - torn, _LEAST_TASK_BYTES)
-    return [Split(path, file.layout, at, min(at + _LEAST_TASK_BYTES, size - torn), is_uncut=False) for at in cuts]
+    return [
+        Split(path, file.layout, at, min(at + _LEAST_TASK_BYTES, size - torn), is_uncut=False, torn=torn) for at in cuts
+    ]
 
 
 def plan_files(
     files: Sequence[SourceFile],
-    is_whole: Callable[[bytes], bool],
+    torn_bytes: Callable[[bytes], int],
     *,
     parallelism: int,
     split: Callable[[SourceFile, int], Iterable[Split]] = split_file,
 ) -> FilePlan:
     """Return what each task reads of ``files``; of these only the ends are read.
 
-    ``is_whole``: the last line of a file, without a newline, is complete. ``split`` cuts one file, without so many
-    bytes at its end. ``parallelism`` tasks run at once.
+    ``torn_bytes``: how many bytes at the end of a file's last line, which has no newline, are not to be read. ``split``
+    cuts one file, without so many bytes at its end. ``parallelism`` tasks run at once.
     """
     full = [file for file in files if file.layout is not Layout.EMPTY]
     tails = {file.path: last_line(file.path) for file in full if file.layout in _OF_LINES}
-    torn = {path: len(tail) for path, tail in tails.items() if tail.strip() and not is_whole(tail)}
+    torn = {path: count for path, tail in tails.items() if tail.strip() and (count := torn_bytes(tail))}
     splits = [one for file in full for one in split(file, torn.get(file.path, 0))]
     return FilePlan(group_splits(splits, parallelism), len(torn))
 
@@ -111,7 +117,9 @@ def read_lines(split: Split) -> Iterator[Line]:
             at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), split)) - 1
         number = 0
         while at < split.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), split)):
+            is_cut = split.torn and not line.endswith(b"\n")
             text = (line if at else line.removeprefix(codecs.BOM_UTF8)).removesuffix(b"\n")
+            text = text[: -split.torn] if is_cut else text
             at, number = at + len(line), number + 1
             if text.strip():
                 yield Line(split.path, number if split.is_uncut else None, text)

@@ -1,5 +1,6 @@
 """``mqtrace inspect`` summarises an input, and streams it as JSON."""
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -77,11 +78,13 @@ def test_records_stream_as_the_decoder_writes_them(capsys):
 
 
 def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
-    text = '{"body_base64": ""}\n\nbroken\n{"body_base64": ""}{"body_base'
+    body = base64.b64encode(RECALL).decode()
+    text = f'{{"body_base64": ""}}\n\nbroken\n{{"body_base64": "{body}"}}{{"body_base'
     (tmp_path / "part-1.jsonl").write_text(text, encoding="utf-8")
     assert inspect.run([str(tmp_path)], as_json=True) == 1
     report = strict(capsys.readouterr().out)
     assert (report["malformed"], report["truncated_tail"], report["bad"][0]["line"]) == (1, True, 3)
+    assert report["items"] == 1
 
 
 def test_damaged_line_of_spans_is_said_to_be_damaged(tmp_path, capsys):

@@ -13,7 +13,7 @@ from bridge.otlp.detect import Side
 from bridge.storage import DamagedInputError
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.schemas import BODY
-from spark_jobs.sources import native
+from spark_jobs.sources import native, splits
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.native import body_batches, decode_base64, plan_bodies
 
@@ -141,7 +141,7 @@ def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
     ("tail", "is_torn"),
     [
         *((b"", False), (b" \t", False), (b'{"body_base64":"YQ"}', False), (b'{"body_base64":"Y', True)),
-        *((b"[1]", True), (b'{"body_base64":"YQ"} {"body_base64":"Y', True)),
+        (b"[1]", True),
     ],
 )
 def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_torn):
@@ -153,12 +153,15 @@ def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_
 
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
-def test_last_line_of_several_objects_is_whole(tmp_path, start):
+@pytest.mark.parametrize("torn", [b"", '{"keys": "键'.encode()[:-1]])
+@pytest.mark.parametrize("most", [splits.UNCUT_BYTES, 0])
+def test_objects_of_a_last_line_are_read_whatever_is_torn_behind_them(tmp_path, monkeypatch, start, torn, most):
+    monkeypatch.setattr(splits, "UNCUT_BYTES", most)
     path = tmp_path / "x.jsonl"
-    path.write_bytes(start + json.dumps(LINE).encode() * 3)
+    path.write_bytes(start + json.dumps(LINE).encode() * 3 + torn)
     read = [(row["body"], row["is_joined"]) for row in bodies_in(path)]
     assert read == [(b"a", False), (b"a", True), (b"a", True)]
-    assert planned(path).truncated_tails == 0
+    assert planned(path).truncated_tails == bool(torn)
 
 
 def test_rows_of_parquet_have_their_place_in_the_file(tmp_path, monkeypatch):
