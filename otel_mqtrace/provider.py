@@ -202,9 +202,6 @@ class ProviderBinding:
         types: list[Any] = [type(each) for each in there]
         ready = {id(each): each for each in self._ready}.values()  # one given twice would be called by two threads
         missing = [each for each in ready if all(each is not other for other in there)]
-        others = [getattr(each, "span_exporter", None) for each in processors_of(self._provider)]
-        of_others = {type(each).__name__ for each in others}  # of OTLP's two protocols alike
-        of_sdk = {each.strip() for each in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",")}
         for name in self.exporter_names:
             factory = self._factory_of(name)
             if factory is None:
@@ -219,14 +216,21 @@ class ProviderBinding:
                     "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",
                 )
                 continue
-            if name in of_sdk and getattr(factory, "__name__", None) in of_others:
-                _warn_once(
-                    self.provider,
-                    f"the exporter {name!r} is in {OTEL_TRACES_EXPORTER} too, so that each span goes to it twice: "
-                    "take it off that list",
-                )
+            self._warn_of_second_way(name, factory)
             missing += [] if exporter is None else [exporter]
         return missing
+
+    def _warn_of_second_way(self, name: str, factory: Callable[..., SpanExporter]) -> None:
+        """Warn where OpenTelemetry's own set-up sends each span to the exporter as well."""
+        of_sdk = {each.strip() for each in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",")}
+        others = [getattr(each, "span_exporter", None) for each in processors_of(self._provider)]
+        of_others = {type(each).__name__ for each in others}  # of OTLP's two protocols alike
+        if name in of_sdk and getattr(factory, "__name__", None) in of_others:
+            _warn_once(
+                self.provider,
+                f"the exporter {name!r} is in {OTEL_TRACES_EXPORTER} too, so that each span goes to it twice: "
+                "take it off that list",
+            )
 
     def _refuse_unshared(self, there: list[SpanExporter], others: list[ProviderBinding]) -> None:
         """Refuse exporters, but for the default, that none of ``others`` named and that are not ``there``."""
