@@ -180,22 +180,3 @@ def test_group_without_a_coordinator_is_one_error_line(topic):
         pytest.raises(PeerError, match=r"does not answer for .*oordinator"),
     ):
         list(source.drain())
-
-
-def test_forwarding_continues_until_stopped(topic, tmp_path):
-    stopped, passes = threading.Event(), []
-
-    def on_pass(passed):
-        passes.append(passed.messages)
-        if len(passes) == 1:
-            topic.send(b"2", b"3")
-        elif sum(passes) == 3:
-            stopped.set()
-
-    topic.send(b"1")
-    with topic.source() as source:
-        counts = forward_until(stopped, source, LandingWriter(tmp_path), pause_ms=1, on_pass=on_pass)
-    assert (counts.messages, passes[0]) == (3, 1)
-    assert counts.parts >= 2
-    with topic.source() as source:
-        assert forward_once(source, LandingWriter(tmp_path)).messages == 0
