@@ -222,11 +222,12 @@ def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach 
     ``collect`` and ``find_neighbours`` return the evidence for some keys, and the neighbours of some ``DELIVERIES``, in
     each part of the run. This process holds the evidence of ``rows_at_once`` rows, some 20 keys a row.
     """
-    findings = []
-    for begin in range(0, len(residue), rows_at_once):
-        rows = residue.slice(begin, rows_at_once)
+
+    def find(rows: pa.Table) -> pa.Table:  # holds the evidence no longer than it is read
         evidence = merge_evidence(collect(find_wanted_keys(rows, policy)))
-        findings.append(_apply_rules(ResidueRows(rows, evidence, policy, facts)))
+        return _apply_rules(ResidueRows(rows, evidence, policy, facts))
+
+    findings = [find(residue.slice(begin, rows_at_once)) for begin in range(0, len(residue), rows_at_once)]
     if not findings:
         return Reasons(pa.nulls(0, pa.string()), pa.nulls(0, pa.string()))
     columns = flatten_sides(residue)

@@ -226,11 +226,10 @@ _FAMILIES: Final[dict[str, tuple[str, ...]]] = {
 
 _OF_VERDICT: Final = (
     *("kind", "msg_id", "topic", "group", "attempt_id", "status", "reason", "reason_detail", "event_ms"),
-    "first_seen_run",
 )
 _OF_BOTH_SIDES: Final = (
-    *("group_name", "client_host", "service", "start_ms", "end_ms", "batch_size", "path", "record_index", "raw_hash"),
-    *("first_seen_run", "left_as"),
+    *("group_name", "client_host", "service", "start_ms", "end_ms", "batch_size", "record_index", "raw_hash"),
+    "first_seen_run",
 )
 _OF_NATIVE: Final = (*_OF_BOTH_SIDES, "attempt_id")
 _OF_OTLP: Final = (*_OF_BOTH_SIDES, "trace_id", "span_id", "parent_span_id", "writer")

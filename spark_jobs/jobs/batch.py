@@ -23,6 +23,7 @@ from spark_jobs.exchange.packing import (
     group_pieces,
     open_blobs,
     pieces_of,
+    plain_size,
 )
 from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.drop_budget import add_carried_over
@@ -110,6 +111,9 @@ _EXPLAINED: Final = "explained-"
 _TASK_ROWS: Final = 200
 """Most rows of the residue in a task: a file has some tens, and counting any number of them takes 16 ms or more."""
 
+_OPENED_BYTES: Final = 4 << 20
+"""Blobs of so many bytes are opened at a time: an open one of 32 rows takes 50 KiB, six times the size of its rows."""
+
 
 def explain_residue(
     engine: Engine, judged: Judged, plan: BucketPlan, *, budgets: Budgets, traffic: Sequence[Piece]
@@ -119,7 +123,7 @@ def explain_residue(
     ``budgets`` cover keys that no rule explains; ``traffic`` are row groups of the spans, among which the trace topic's
     own sends show ids.
     """
-    residue = pa.concat_tables(open_blobs([blob]) for _, blob in sorted(judged.residue.items()))
+    residue = open_residue(judged.residue)
     files = [file for file in list_files(plan.residue) if not as_path(file).name.startswith(CANDIDATES)]
     buckets = group_by_bucket([*list_files(plan.settled), *files])
     found = explain(
@@ -141,6 +145,14 @@ def explain_residue(
     most = min(_TASK_ROWS, -(-len(residue) // engine.parallelism))
     tasks = [*take_groups(parts, lambda part: (len(part[1]), 0), rows=most)]
     return sum_of(Counted, engine.map(partial(_write_reasons, plan), tasks, merge=partial(sum_of, Counted)))
+
+
+def open_residue(blobs: Mapping[int, bytes]) -> pa.Table:
+    """Return the rows of all buckets' blobs in the order of the buckets, each column as one array."""
+    in_order = (blob for _, blob in sorted(blobs.items()))
+    groups = take_groups(in_order, lambda blob: (0, plain_size(blob)), size=_OPENED_BYTES)
+    parts = [pa.concat_tables(open_blobs([blob]) for blob in some).combine_chunks() for some in groups]
+    return pa.concat_tables(parts).combine_chunks()
 
 
 def group_by_bucket(files: Sequence[str]) -> list[tuple[str, ...]]:

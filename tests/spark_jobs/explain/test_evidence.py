@@ -1,5 +1,7 @@
 """Evidence of a run about its unexplained rows, however the run is cut into tasks."""
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -51,6 +53,21 @@ def test_measures_do_not_depend_on_the_number_of_tasks(tasks):
     assert {name: evidence.count(name)[0] for name in counts} == counts
     times = ("first_ms", "native_ms", "otlp_ms", "last_ms", "cost_ms")
     assert [int(evidence.value(name).values[0]) for name in times] == [5, 9, 10_010, 10_010, 3]
+
+
+def test_keys_of_a_large_residue_are_made_of_some_rows_at_a_time():
+    lost = [narrow(pa.Table.from_pylist([lost_send(n)], schema=VERDICT)) for n in (1, 2)]
+    residue = pa.concat_tables([*lost[:1] * 50_000, *lost[1:]]).combine_chunks()
+    tracemalloc.start()
+    try:
+        wanted = find_wanted_keys(residue, POLICY)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    of_each = [find_wanted_keys(rows, POLICY).keys for rows in lost]
+    assert wanted.keys.tolist() == np.union1d(*of_each).tolist()
+    assert len(wanted.keys) > max(map(len, of_each))
+    assert peak_bytes < 16 << 20  # all 50,001 rows at a time took 26 MiB
 
 
 def test_trace_traffic_adds_ids_and_ends_of_its_process_but_no_key():

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
@@ -24,6 +25,8 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from spark_jobs.exchange.packing import make_blob
+from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.history.history import RUNS
 from spark_jobs.jobs import batch, graph
 from spark_jobs.jobs.batch import run
@@ -59,6 +62,17 @@ def scenarios(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("interruptible")
+def test_residue_of_many_buckets_is_one_array_a_column_in_their_order():
+    rows = {
+        number: [{"kind": "publish", "msg_id": f"M{number}-{row}", "on_native": True} for row in range(2)]
+        for number in (10, 2, 0)
+    }
+    blobs = {number: make_blob(pa.Table.from_pylist(some, schema=RESIDUE)) for number, some in rows.items()}
+    residue = batch.open_residue(blobs)
+    assert residue["msg_id"].to_pylist() == ["M0-0", "M0-1", "M2-0", "M2-1", "M10-0", "M10-1"]
+    assert {column.num_chunks for column in residue.columns} == {1}
+
+
 def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
     """Before the reports those of the last run stay; once they are being written it waits for all of them."""
     given = options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", grace_ms=None)
