@@ -231,7 +231,9 @@ def open_consumer(bootstrap_servers: str, group: str, kafka_config: Mapping[str,
     try:
         return Consumer(properties, logger=_logger)
     except KafkaException as error:
-        raise UsageError(f"the consumer of {bootstrap_servers} cannot be built: {error.args[0]}") from error
+        raise UsageError(
+            f"the consumer of {bootstrap_servers} cannot be built{reason_of(error)}; correct --kafka-config"
+        ) from error
 
 
 def partitions_of(consumer: Any, topic: str, bootstrap_servers: str, timeout_s: float) -> list[int]:

@@ -161,7 +161,8 @@ class _Failures(logging.Handler):
         unreachable = _NO_CONNECTION.search(cause)
         if unreachable:
             return f"cannot be reached ({unreachable[1]}) for {spans}: start it or give another --otlp-endpoint"
-        return f"did not accept {spans} ({cause})" if cause else f"did not accept {spans}"
+        why = f" ({cause})" if cause else ""
+        return f"did not accept {spans}{why}: see the receiver's log and check --otlp-endpoint"
 
 
 _NO_CONNECTION: Final = re.compile(

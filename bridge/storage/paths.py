@@ -260,7 +260,7 @@ def as_path(place: str | AnyPath) -> AnyPath:
     """Return the path that a text names: a path, ``file:///PATH`` or the URL of a store; paths stay what they are.
 
     Raises:
-        UsageError: ``file://`` without a path.
+        UsageError: ``file://`` without a path, or a store without a name.
     """
     if isinstance(place, StorePath):
         return place
@@ -274,6 +274,8 @@ def as_path(place: str | AnyPath) -> AnyPath:
         if after == "//":
             raise UsageError("file:// names no file or directory: write file:///PATH")
         return Path(f"/{rest}")
+    if not rest and not after.startswith("///"):
+        raise UsageError(f"{text} names no bucket or host: write {found[1]}://NAME/PATH")
     return StorePath(f"{found[1]}://{_NO_HOST}/{rest}" if after.startswith("///") else f"{found[1]}://{rest}")
 
 

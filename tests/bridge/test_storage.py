@@ -61,6 +61,11 @@ def test_file_url_without_a_path_is_refused(parse):
         parse("file://")
 
 
+def test_store_url_without_a_name_is_refused():
+    with pytest.raises(UsageError, match="s3a:// names no bucket or host: write s3a://NAME/PATH"):
+        as_path("s3a://")
+
+
 def test_store_path_is_taken_apart_and_put_together_as_a_path():
     path = as_path("s3a://bucket/a") / "date=2026-11-21" / "part-1.parquet"
     assert str(path) == "s3a://bucket/a/date=2026-11-21/part-1.parquet"

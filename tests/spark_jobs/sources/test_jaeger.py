@@ -59,6 +59,7 @@ SERVICES = http('{"services": ["shop"]}')
     [
         ([b"\0\0\x12\x04 of gRPC"], "no Jaeger answers"),
         ([SERVICES[:-5]], "no Jaeger answers"),
+        ([http("").replace(b"200 OK", b"404 Not Found")], "404: Not Found; give the port of its page"),
         ([SERVICES, http('{"error": {"message": "no"}}')], "something other than traces"),
     ],
 )
