@@ -32,7 +32,7 @@ _BUFFER_BYTES: Final = 1 << 20
 class Split:
     """The bytes of a file from ``begin`` to ``end``; only lines are cut anywhere, ``group`` is a parquet row group.
 
-    The last ``torn`` bytes of the file are not read.
+    What lies behind ``limit`` is not read: it is torn, or came since.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Split:
     end: int
     is_uncut: bool = True
     group: int | None = None
-    torn: int = 0
+    limit: int | None = None
 
 
 class FilePlan(NamedTuple):
@@ -63,11 +63,13 @@ class Line:
 def split_file(file: SourceFile, torn: int = 0) -> list[Split]:
     """Return what is to be read of ``file``, but for its last ``torn`` bytes."""
     path, size = str(file.path), file.path.stat().st_size
+    end = size - torn
+    limit = end if torn else None
     if file.layout not in _OF_LINES or size <= UNCUT_BYTES:
-        return [Split(path, file.layout, 0, size - torn, torn=torn)]
-    cuts = range(0, size - torn, _LEAST_TASK_BYTES)
+        return [Split(path, file.layout, 0, end, limit=limit)]
     return [
-        Split(path, file.layout, at, min(at + _LEAST_TASK_BYTES, size - torn), is_uncut=False, torn=torn) for at in cuts
+        Split(path, file.layout, at, min(at + _LEAST_TASK_BYTES, end), is_uncut=False, limit=limit)
+        for at in range(0, end, _LEAST_TASK_BYTES)
     ]
 
 
@@ -117,9 +119,8 @@ def read_lines(split: Split) -> Iterator[Line]:
             at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), split)) - 1
         number = 0
         while at < split.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), split)):
-            is_cut = split.torn and not line.endswith(b"\n")
-            text = (line if at else line.removeprefix(codecs.BOM_UTF8)).removesuffix(b"\n")
-            text = text[: -split.torn] if is_cut else text
+            text = line if split.limit is None else line[: split.limit - at]
+            text = (text if at else text.removeprefix(codecs.BOM_UTF8)).removesuffix(b"\n")
             at, number = at + len(line), number + 1
             if text.strip():
                 yield Line(split.path, number if split.is_uncut else None, text)

@@ -164,6 +164,16 @@ def test_objects_of_a_last_line_are_read_whatever_is_torn_behind_them(tmp_path, 
     assert planned(path).truncated_tails == bool(torn)
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_rest_of_a_torn_line_that_comes_after_the_plan_is_not_read(tmp_path, end):
+    path, whole = tmp_path / "x.jsonl", json.dumps(LINE)
+    path.write_text(whole + whole[:9], encoding="utf-8")
+    bodies = planned(path)
+    path.write_text(whole * 2 + end, encoding="utf-8")
+    assert bodies.truncated_tails == 1
+    assert [batch.num_rows for task in bodies.tasks for batch in body_batches(task)] == [1]
+
+
 def test_rows_of_parquet_have_their_place_in_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "BATCH_ROWS", 2)
     rows = [{"body": None if at == 4 else b"%d" % at, "arrival_ms": at, "keys": "k"} for at in range(9)]
