@@ -306,3 +306,16 @@ async def test_commit_is_a_child_of_the_process_span(consuming, spans, topic):
     commit = spans.take(f"commit {topic}")
     assert commit.parent.span_id == spans.take(f"process {topic}").context.span_id
     assert [link.context.span_id for link in commit.links] == [SENDER]
+
+
+async def test_cancelled_poll_raises_and_has_no_message(consuming, spans):
+    consumer = await consuming()
+    await aio_poll(consumer)
+    polling = asyncio.create_task(consumer.poll(1))
+    await let_others_run()
+    polling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await polling
+    assert await consumer.poll(0) is None
+    spans.take()
+    await consumer.close()

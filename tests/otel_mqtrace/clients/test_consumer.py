@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import confluent_kafka
 import pytest
 from confluent_kafka import DeserializingConsumer, Message
-from confluent_kafka.error import ConsumeError
+from confluent_kafka.error import ConsumeError, ValueDeserializationError
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -110,6 +110,15 @@ def test_exception_that_closes_the_consumer_fails_the_message(consuming, spans, 
     span = spans.take()
     assert (code_of(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
     assert span.attributes["error.type"] == "RuntimeError"
+
+
+def test_message_its_deserializer_refuses_has_failed(consuming, spans):
+    refusing = {"value.deserializer": Mock(side_effect=ValueError)}
+    consumer = consuming(conf={"make_consumer": lambda conf: DeserializingConsumer({**conf, **refusing})})
+    with pytest.raises(ValueDeserializationError):
+        poll(consumer)
+    span = spans.take()
+    assert (code_of(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "_VALUE_DESERIALIZATION")
 
 
 @pytest.mark.parametrize("interrupted", [True, False])

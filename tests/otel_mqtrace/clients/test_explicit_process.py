@@ -101,16 +101,19 @@ def test_explicit_mode_has_a_span_in_the_block_only_also_when_its_consumer_is_go
     assert unhandled() == {"handed_over_unhandled": 1}
 
 
+@pytest.mark.parametrize(
+    ("headers", "tenant"), [([], None), ([TRACEPARENT, ("baggage", "tenant=7")], "7")], ids=["recorded", "with a span"]
+)
 def test_late_blocks_have_the_ended_span_and_the_baggage_and_turn_the_explicit_mode_on(
-    consuming, spans, unhandled, caplog
+    consuming, spans, unhandled, caplog, headers, tenant
 ):
-    consumer = consuming(*[{"value": b"x", "headers": [TRACEPARENT, ("baggage", "tenant=7")]}] * 5)
+    consumer = consuming(*[{"value": b"x", "headers": headers}] * 5)
     *late, _current = [poll(consumer) for _ in range(4)]
     ended = spans.take_all()
     for message, span in zip(late, ended, strict=True):
         with pytest.raises(LookupError), process(message) as handling:  # noqa: PT012 - a handler
             assert trace.get_current_span().get_span_context() == span.get_span_context()
-            assert baggage.get_baggage("tenant") == "7"
+            assert baggage.get_baggage("tenant") == tenant
             assert not handling.span.is_recording()
             raise LookupError
     assert unhandled() == {"outcome_too_late": 3}

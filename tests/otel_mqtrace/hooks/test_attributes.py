@@ -82,6 +82,7 @@ def test_batch_of_one_has_the_trace_record_of_one_message(processed, headers, pr
     message = incoming(headers=headers, key=b"k")
     one, batch = (processed(message, batch=each, process_context=process_context) for each in (False, True))
     assert trace_context_of(batch).beans == trace_context_of(one).beans
+    assert not {"messaging.kafka.offset", "messaging.kafka.message.key"} & set(batch.attributes)
 
 
 PREFIX = "messaging.header."

@@ -187,6 +187,23 @@ def test_sampler_explains_its_share_but_no_outage(answers):
     assert others["NOT_SAMPLED", "whole_message"] > 60
 
 
+ENDED = "0D0D0D0D0D0D"
+MISSING = {
+    "WRITER_SILENT": [taken(f"QUIET{number}", group="quiet", at_ms=2_000 * number) for number in range(20)],
+    "SHUTDOWN_WINDOW": [*sent(1, at_ms=0, process=ENDED), sent(2, at_ms=100, process=ENDED)[0]],
+    "LATE_BEYOND_RETENTION": [publish("native", "EARLY", at_ms=-100_000)],
+}
+
+
+@pytest.mark.parametrize(("reason", "events"), MISSING.items(), ids=MISSING)
+def test_what_is_missing_from_this_run_explains_no_key_that_an_earlier_run_left_open(reason, events):
+    *others, last = events
+    policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
+    for first_seen_run, expected in ((None, reason), (1, "UNEXPLAINED")):
+        rows = explain_events([*others, {**last, "first_seen_run": first_seen_run}, *ends()], policy=policy)
+        assert [row["reason"] for row in rows if row["msg_id"] == last["msg_id"]] == [expected]
+
+
 @pytest.fixture(scope="module")
 def older_answers():
     off = [taken("OFF", group=group, at_ms=200_000) for group in ("billing", "shipping")]
