@@ -1,5 +1,6 @@
 """Switching on and off: providers early and late, exporters good and bad, and never an exception."""
 
+import json
 import logging
 import os
 import sys
@@ -375,16 +376,18 @@ def test_late_provider_is_used_from_the_first_span(instrumentor, kafka, topic, m
     exporter.take(f"send {topic}")
 
 
-def test_disabled_instrumentation_imports_no_client(run_code):
+def test_disabled_instrumentation_imports_no_client_and_is_reported(run_code, tmp_path):
     run_code(
-        """
+        f"""
         import os, sys
-        os.environ["MQTRACE_ENABLED"] = "false"
+        os.environ |= {{"MQTRACE_ENABLED": "false", "MQTRACE_DOCTOR_REPORT": {str(tmp_path)!r}}}
         from otel_mqtrace import MqTraceInstrumentor
         MqTraceInstrumentor().instrument()
         assert "confluent_kafka" not in sys.modules
         """
     )
+    (report,) = tmp_path.glob("*.json")
+    assert json.loads(report.read_bytes())["clients"]["confluent-kafka"]["outcome"] == "switched_off"
 
 
 def test_connection_of_the_application_is_remembered_without_other_settings(instrumentor, instrument, kafka, spans):
