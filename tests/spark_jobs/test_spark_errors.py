@@ -1,4 +1,4 @@
-"""Failures of Spark are one line with the cause; what an interrupt causes is no error of its own."""
+"""Failures of Spark are one line with the cause; errors that an interrupt causes stay out of the log."""
 
 import logging
 import os

@@ -13,7 +13,7 @@ from tests.support.mailbox import Mailbox
 
 @pytest.fixture
 def exporter(spans):
-    """The strict exporter of every test, by the name it has for a hook."""
+    """The exporter ``spans``, under the name that tests of hooks use."""
     return spans
 
 

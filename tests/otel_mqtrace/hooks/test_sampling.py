@@ -119,7 +119,7 @@ def test_certain_decision_follows_the_sampler_and_the_parent(sampler: Sampler, d
         assert decision is None or span.is_recording() is (decision is KEEP)
 
 
-def _inherits(kind: type, **methods: Any) -> Any:
+def _make_derived(kind: type, **methods: Any) -> Any:
     return type("Own", (kind,), methods)()
 
 
@@ -132,7 +132,7 @@ def _with_own_method() -> SpanProcessor:
 @pytest.mark.parametrize(
     ("processors", "options"),
     [
-        *(([_inherits(SpanProcessor, **{name: print})], {}) for name in ("on_start", "_on_ending")),
+        *(([_make_derived(SpanProcessor, **{name: print})], {}) for name in ("on_start", "_on_ending")),
         ([_with_own_method()], {}),
         *(
             ([], {"span_limits": SpanLimits(**{name: limit})})
@@ -169,7 +169,7 @@ def test_subclass_of_our_processor_gets_an_sdk_span_at_the_start() -> None:
                 ParentBased(ALWAYS_ON, local_parent_sampled=READS_ATTRIBUTES),
             )
         ),
-        provider(active_span_processor=_inherits(SynchronousMultiSpanProcessor)).get_tracer("t"),
+        provider(active_span_processor=_make_derived(SynchronousMultiSpanProcessor)).get_tracer("t"),
         *NO_SDK,
     ],
 )
@@ -202,7 +202,7 @@ def _disable(_: Any, tracer: Any) -> None:
 def test_change_of_the_tracer_or_propagator_ends_the_state(
     change: Any, can_drop: bool, propagating: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tracer, "start_span", Tracer.start_span)  # as it was, after the test
+    monkeypatch.setattr(Tracer, "start_span", Tracer.start_span)  # undone after the test
     made = provider()
     known = TracerState(tracer := made.get_tracer("t"))
     assert known.is_current()

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.explain.explainers import EXPLAINERS
 from spark_jobs.policy.policy import read_policy
+from spark_jobs.taxonomy import Reason
 from tests.spark_jobs.explain.explained_runs import explain_events
 from tests.support.events import START_MS, agent, consumed, delivery, event, publish
 
@@ -185,6 +187,11 @@ def test_sampler_explains_its_share_but_no_outage(answers):
     others = Counter(why for at_ms, why in reasons.items() if at_ms not in OUTAGE)
     assert set(others) == {("NOT_SAMPLED", "whole_message"), ("NOT_SAMPLED", "link_flags")}
     assert others["NOT_SAMPLED", "whole_message"] > 60
+
+
+def test_explainers_are_tried_in_the_order_of_their_reasons():
+    places = [list(Reason).index(each.reason) for each in EXPLAINERS]
+    assert places == sorted(places)
 
 
 ENDED = "0D0D0D0D0D0D"

@@ -162,7 +162,7 @@ def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Pa
 def test_stopped_run_is_one_line_and_leaves_no_directory_and_no_process(
     tmp_path: Path, sent: signal.Signals, stage: str, delay_s: float, how: list[str]
 ) -> None:
-    """It is terminated in the background of a shell script, where SIGINT is ignored."""
+    """A termination comes in the background of a shell script, where SIGINT is ignored."""
     sides = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl", "--out", tmp_path]
     in_background = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if sent is signal.SIGTERM else []
     done = run_program(*in_background, *signalled_at(stage, sent, "reconcile", *sides, *how, delay_s=delay_s))

@@ -1,6 +1,6 @@
-"""The kernel's rules once more, in plain Python and as slowly as it likes: what its verdicts are compared with.
+"""The kernel's rules a second time, in plain Python, to compare its verdicts with.
 
-It reads the definitions (statuses, reasons, identity, precedence), not the implementation. Profile ``mqtrace`` only.
+Written from the definitions (statuses, reasons, identity, precedence), not from the kernel. Profile ``mqtrace`` only.
 """
 
 from collections import defaultdict
@@ -70,8 +70,8 @@ def verdicts(events: list[Row], *, grace_ms: int, damaged: dict[str, set[str]], 
         messages[row["msg_id"] or row["span_id"]].append(row)
     verdicts = []
     for message, rows in messages.items():
-        hurt = {side for side, named in damaged.items() if message in named}
-        judged = [_judge(key, horizon_ms, max(filter(None, ends)), hurt, begin_ms) for key in _keys(rows)]
+        damaged_sides = {side for side, named in damaged.items() if message in named}
+        judged = [_judge(key, horizon_ms, max(filter(None, ends)), damaged_sides, begin_ms) for key in _keys(rows)]
         topics = [row["topic"] for row in judged if row["kind"] == "publish" and row["topic"]]
         judged = [{**row, "topic": row["topic"] or min(topics, default=None)} for row in judged]
         verdicts += [tuple(row[name] for name in COMPARED) for row in judged]
@@ -98,7 +98,7 @@ def _keys(rows: list[Row]) -> list[Key]:
         key.level = 1 if key.native and key.otlp else None
     groups = list(keys.values())
     for level in (2, 3):
-        groups = _meet(groups, level)
+        groups = _pair(groups, level)
     return groups
 
 
@@ -122,11 +122,11 @@ def _lacks(row: Row) -> bool:
     return needed is None or row[needed] is None
 
 
-def _meet(keys: list[Key], level: int) -> list[Key]:
+def _pair(keys: list[Key], level: int) -> list[Key]:
     """Pair what is one-sided, the nearest starts first, then in order, if one of the two lacks part of its key."""
     native = sorted((key for key in keys if key.level is None and key.native), key=_order)
     otlp = sorted((key for key in keys if key.level is None and key.otlp), key=_order)
-    pairs = [(one, other) for one in native for other in otlp if _may_meet(one, other, level)]
+    pairs = [(one, other) for one in native for other in otlp if _can_pair(one, other, level)]
     gone = set()
     for one, other in sorted(pairs, key=_distance):  # a stable sort: equally good pairs stay in order of time
         if one.level is None and id(other) not in gone:
@@ -135,7 +135,7 @@ def _meet(keys: list[Key], level: int) -> list[Key]:
     return [key for key in keys if id(key) not in gone]
 
 
-def _may_meet(one: Key, other: Key, level: int) -> bool:
+def _can_pair(one: Key, other: Key, level: int) -> bool:
     native, otlp = one.kept[0], other.kept[1]
     if one.kind != other.kind or not (_lacks(native) or _lacks(otlp)):
         return False
@@ -180,9 +180,9 @@ def _merge(parts: list[list[Row]]) -> Row:
     return merged
 
 
-def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, hurt: set[str], begin_ms: int) -> Row:
+def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, damaged_sides: set[str], begin_ms: int) -> Row:
     sides = [row for row in key.kept if row]
-    status, reason = _compare(key) if len(sides) > 1 else _explain(key, data_end_ms, hurt)
+    status, reason = _compare(key) if len(sides) > 1 else _explain(key, data_end_ms, damaged_sides)
     if len(sides) == 1 and reason != "IN_FLIGHT" and (horizon_ms is None or _last(sides) > horizon_ms):
         status, reason = "PENDING", None
     if next(row[name] for name in ("start_ms", "end_ms") for row in sides if row[name] is not None) < begin_ms:
@@ -214,10 +214,10 @@ def _timing(sides: list[Row]) -> str:
     return "late_both" if len(late) > 1 else f"late_{late[0]}" if late else "on_time"
 
 
-def _explain(key: Key, data_end_ms: int, hurt: set[str]) -> tuple[str, str]:
+def _explain(key: Key, data_end_ms: int, damaged_sides: set[str]) -> tuple[str, str]:
     side, other = ("native", "otlp") if key.native else ("otlp", "native")
     before, after, *_ = key.parts
-    reason = "COUNTERPART_MALFORMED" if other in hurt else "UNEXPLAINED"
+    reason = "COUNTERPART_MALFORMED" if other in damaged_sides else "UNEXPLAINED"
     if before and not after:
         reason = "IN_FLIGHT" if data_end_ms - key.kept[0]["start_ms"] <= TIMEOUT_MS else "ABANDONED"
     return f"{side.upper()}_ONLY", reason
