@@ -131,7 +131,7 @@ def test_file_holds_every_event_in_order_and_the_answer_counts_them(tmp_path):
         span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0),
         span({ID: "a"}, end_ns=8_000 * MS),
     ]
-    files = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
+    files = written(tmp_path, batch(*rows[:3]), batch(*rows[3:]))
     (file,) = tmp_path.iterdir()
     assert files.files == (str(file),)
     expected = [{name: event[name] for name in NORMALISED.names} for event in events(*rows)]
