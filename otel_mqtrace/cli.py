@@ -28,6 +28,7 @@ EXIT_PIPE_CLOSED = 141
 _DEBUG = "MQTRACE_DEBUG"
 _STDOUT = "standard output"
 _NOT_UTF8 = "surrogates not allowed"  # which stand for the bytes of such an argument or file name
+_LOOP = "Symlink loop from "
 _NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # of Python, of pyarrow
 _MOST_CHARACTERS = 300  # a JVM puts its whole stack into the text
 
@@ -64,6 +65,8 @@ def _failed(error: Exception, arguments: Sequence[str]) -> int:
     elif isinstance(error, MemoryError):  # pyarrow's among them, which names a size
         why = f" ({_one_line(error)})" if str(error) else ""
         sys.stderr.write(f"mqtrace: error: out of memory{why}: give the process more, or less input\n")
+    elif isinstance(error, RuntimeError) and str(error).startswith(_LOOP):  # of Path.resolve(), before Python 3.13
+        sys.stderr.write(f"mqtrace: error: {_one_line(error)}: a link that leads to itself; give another path\n")
     elif any(sign in str(error) for sign in _NO_THREAD):
         sys.stderr.write("mqtrace: error: cannot start a thread: raise ulimit -u, or a container's pids or memory\n")
     elif isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF8:

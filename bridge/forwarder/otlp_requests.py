@@ -51,6 +51,7 @@ _MOST_BYTES: Final = 3 << 20
 """Limit of one request: a gRPC receiver's default is 4 MiB. A larger span goes alone."""
 _SPAN_AT_MOST_BEFORE: Final = 12  # bytes of the tag and the length before a span
 _INT64: Final = 1 << 63
+_TIME_BYTES: Final = 9  # a tag and a fixed64; a time of zero is not written
 _SERVICE_NAME: Final = "service.name"
 
 
@@ -113,7 +114,7 @@ def span_bytes(fields: OtlpSpanFields, shared: _SharedParts) -> bytes:  # noqa: 
     if parent_id is not None:
         parts += (PARENT_ID, parent_id)
     times = pack_times(START, start_ms * NS_PER_MS, END, end_ms * NS_PER_MS)
-    parts += (shared.name_and_kind[topic], times if start_ms else times[9 if end_ms else 18 :])  # a zero is not written
+    parts += (shared.name_and_kind[topic], times if start_ms else times[_TIME_BYTES if end_ms else 2 * _TIME_BYTES :])
     if topic is not None:
         parts.append(_TOPIC[topic])
     if msg_id is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -260,7 +261,7 @@ def _show(answer: Answer, arrivals: ArrivalRange, html: Path | None, *, as_json:
     if html is not None:
         from bridge.query.html import page  # noqa: PLC0415
 
-        text, is_new = page(answer), not html.exists()
+        text, is_new = page(answer), not os.path.lexists(html)
         try:
             html.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:

@@ -27,6 +27,7 @@ def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]
 
     What a signal handler raises passes, and so does what is not an ``Exception``: Ctrl-C, ``sys.exit()``.
     """
+    is_finalizing = sys.is_finalizing  # held here: at its end the interpreter clears the modules one by one
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
         @functools.wraps(function)
@@ -34,7 +35,8 @@ def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]
             try:
                 return function(*args, **kwargs)
             except BaseException:  # noqa: BLE001 - the one place between our mistakes and the application
-                note_failure(place)
+                if not is_finalizing():
+                    note_failure(place)
                 return None
 
         return call

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import logging
+import signal
 import socket
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from ctypes import POINTER, c_char_p, c_int, c_int16, c_int32, c_size_t, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +50,16 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_mock_broker_set_up": (c_int, (c_void_p, c_int32)),
     "rd_kafka_mock_broker_set_rtt": (c_int, (c_void_p, c_int32, c_int)),
 }
+
+
+@contextmanager
+def _no_signals() -> Iterator[None]:
+    """Hold back this thread's signals while the block runs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def find_librdkafka() -> Iterator[str]:
@@ -120,7 +131,12 @@ class EmbeddedKafka:
         self._cluster: int | None = None
 
     def __enter__(self) -> Self:
-        self._api = api = load_mock_api(find_librdkafka())
+        with _no_signals():  # one that comes to the mock's thread ends it; threads begin with the caller's mask
+            self._start(load_mock_api(find_librdkafka()))
+        return self
+
+    def _start(self, api: Any) -> None:
+        self._api = api
         error = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
         conf = api.rd_kafka_conf_new()
         # The mock logs every injected fault to stderr; level 0 leaves emergencies only.
@@ -134,10 +150,8 @@ class EmbeddedKafka:
             raise PeerError(
                 f"the embedded broker did not start with {self._brokers} brokers: is loopback TCP allowed here?"
             )
-        # once: a signal that comes to the mock's thread ends it, and frees what this returns
         self._bootstrap = str(api.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
         self._call("group_initial_rebalance_delay_ms", _REBALANCE_DELAY_MS)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None

@@ -59,7 +59,7 @@ def _split(file: SourceFile, torn: int) -> Iterable[Split]:
 
 
 def _row_groups(path: AnyPath) -> Iterator[Split]:
-    file = open_parquet(path)
+    file = _open(path)
     metadata = file.metadata
     _check_columns(path, file.schema_arrow)
     end = 0
@@ -119,7 +119,7 @@ def first_bodies(file: SourceFile) -> Iterator[bytes]:
 
 
 def _first_rows(path: AnyPath) -> Iterator[Any]:
-    file: Any = open_parquet(path)
+    file = _open(path)
     _check_columns(path, file.schema_arrow)
     if not file.metadata.num_row_groups:
         return
@@ -129,7 +129,7 @@ def _first_rows(path: AnyPath) -> Iterator[Any]:
 
 
 def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
-    file: Any = open_parquet(split.path)
+    file = _open(split.path)
     line = 1 + sum(file.metadata.row_group(group).num_rows for group in range(split.group or 0))
     columns = [name for name in ("source", "arrival_ms", "body") if name in file.schema_arrow.names]
     group = file.metadata.row_group(split.group)
@@ -145,6 +145,11 @@ def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
         found["bad"] = _bad_where(pc.is_null(found["body"]), "no body")
         yield make_batch(found, rows, BODY)
         line += rows
+
+
+def _open(path: str | AnyPath) -> Any:
+    with naming_damage(path):  # it may have been replaced since it was found
+        return open_parquet(path)
 
 
 def _next_batch(batches: Iterator[Any], path: str) -> Any:

@@ -58,6 +58,7 @@ ERRORS: dict[str, BaseException] = {
     "name": UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
     "memory": MemoryError("malloc of size 64 failed"),
     "thread": RuntimeError("can't start new thread"),
+    "loop": RuntimeError("Symlink loop from 'a'"),
     "interrupt": KeyboardInterrupt(),
     "defect": ZeroDivisionError("nobody meant this"),
 }
@@ -200,6 +201,7 @@ def test_abort_of_a_command_is_an_interrupt():
             "mqtrace: error: out of memory (malloc of size 64 failed): give the process more, or less input\n",
         ),
         ("thread", 2, "mqtrace: error: cannot start a thread: raise ulimit -u, or a container's pids or memory\n"),
+        ("loop", 2, "mqtrace: error: Symlink loop from 'a': a link that leads to itself; give another path\n"),
     ],
 )
 def test_error_is_one_line_and_an_exit_code(how, code, line, capsys):

@@ -23,7 +23,7 @@ from otel_mqtrace.hooks.process import Handling, sources
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.mailbox import incoming
-from tests.support.programs import clean_environment, run_in_child, run_program
+from tests.support.programs import clean_environment, run_in_child, run_program, run_python
 from tests.support.source_tree import ROOT
 
 
@@ -170,6 +170,29 @@ def test_exit_that_interrupts_our_code_is_counted_and_reaches_the_application(le
     with pytest.raises(leaving):
         guarded("Hook.before")(Mock(side_effect=leaving))()
     assert guard.failures() == {"Hook.before (a signal handler raised)": 1}
+
+
+def test_failure_while_the_interpreter_ends_is_not_logged():
+    done = run_python(
+        dedent("""
+            from otel_mqtrace.hooks.guard import guarded
+
+            @guarded("Hook.before")
+            def fail():
+                raise ValueError
+
+            def suspended():
+                try:
+                    yield
+                finally:
+                    fail()
+
+            held = suspended()
+            next(held)
+        """),
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_a_signal_handler_raises_in_a_span_processor_reaches_the_application(interrupt):

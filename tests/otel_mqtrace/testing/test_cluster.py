@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,22 @@ def send(producer: cimpl.Producer, topic: str, *values: bytes, **how: object) ->
         producer.produce(topic, value, on_delivery=lambda error, _: reports.append(error), **how)
     assert producer.flush(WAIT_S) == 0
     return reports
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of threads")
+def test_signals_come_to_the_threads_of_the_application_alone() -> None:
+    before = _blocked_signals()
+    with EmbeddedKafka() as running:
+        running.create_topic("orders")  # answered by the broker's thread: it has its mask by now
+        started = {thread: blocked for thread, blocked in _blocked_signals().items() if thread not in before}
+        assert started
+        assert all(blocked >> (signal.SIGALRM - 1) & 1 for blocked in started.values())
+        assert signal.SIGALRM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def _blocked_signals() -> dict[str, int]:
+    statuses = {path.parent.name: path.read_text() for path in Path("/proc/self/task").glob("*/status")}
+    return {thread: int(text.partition("SigBlk:")[2].split()[0], 16) for thread, text in statuses.items()}
 
 
 def test_topic_has_the_requested_partitions(kafka: EmbeddedKafka) -> None:
