@@ -60,7 +60,7 @@ codec -> {CODEC}::test_written_context_is_read_back
 otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_embedded_broker_comes_with_the_kit
 """
 CONFIGURATION = f"""
-MQTRACE_ENABLED -> {SWITCH}::test_disabled_instrumentation_imports_no_client
+MQTRACE_ENABLED -> {SWITCH}::test_disabled_instrumentation_imports_no_client_and_is_reported
 MQTRACE_TRACE_TOPIC -> {KAFKA}::test_environment_names_broker_topic_and_properties
 MQTRACE_EXPORTERS -> {SWITCH}::test_exporter_of_a_second_instrumentor_alone_is_refused_with_the_fix, {CONFIG}::test_none_as_the_only_exporter_means_no_exporter
 MQTRACE_BOOTSTRAP_SERVERS -> {KAFKA}::test_environment_names_the_brokers, {KAFKA}::test_application_broker_is_the_default
