@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
@@ -191,12 +190,16 @@ _BODIES: Final[dict[FaultKind, Callable[[bytes, TraceType], bytes]]] = {
 
 
 class FaultySpanExporter(SpanExporter):
-    """OpenTelemetry's own JSON-lines exporter with the plan's faults in front of it."""
+    """OpenTelemetry's own JSON lines, with the plan's faults, in the file ``path``.
+
+    It writes the file itself: OpenTelemetry's exporter logs a traceback for every batch that a full disk refuses.
+    """
 
     def __init__(self, path: Path, plan: FaultPlan) -> None:
+        path.touch()
+        self._path = path
         self._plan = plan
-        self._stream = _SpanFile(path)
-        self._exporter = FileSpanExporter(stream=cast("IO[str]", self._stream))
+        self._error: OSError | None = None
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write the spans as one line; a span whose line is to be damaged gets a separate line."""
@@ -211,57 +214,26 @@ class FaultySpanExporter(SpanExporter):
                 damaged.append(span)
             else:
                 kept.extend([span] * _COPIES.get(kind, 1))
-        result = self._exporter.export(kept) if kept else SpanExportResult.SUCCESS
-        for span in damaged:
-            self._stream.write(_damage_line(span))
-        return result
+        lines = [_line_of(kept)] if kept else []
+        lines += map(_damage_line, damaged)
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(lines)
+        except OSError as error:
+            self._error = self._error or error
+        return SpanExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Hand what was written to the operating system."""
-        del timeout_millis  # a local file does not wait
-        self._stream.flush()
+        """Return true: each export has written its spans."""
+        del timeout_millis
         return True
-
-    def shutdown(self) -> None:
-        """Close the file."""
-        self._stream.close()
 
     def check(self) -> None:
         """Raise ``UsageError`` if the file could not be written."""
-        error = self._stream.error
+        error = self._error
         if error is not None:
             fix = describe_room_fix(error, "there, or give another --out") if error.errno in NO_ROOM else "check --out"
-            raise UsageError(f"cannot write {self._stream.path}: {(error.strerror or str(error)).lower()}; {fix}")
-
-
-class _SpanFile:
-    """A text file that keeps its first ``error`` instead of raising it: for each batch a traceback would be logged."""
-
-    closed = False
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.error: OSError | None = None
-        self._file = path.open("a", encoding="utf-8")
-
-    def write(self, text: str) -> None:
-        with self._keeping_error():
-            self._file.write(text)
-
-    def flush(self) -> None:
-        with self._keeping_error():
-            self._file.flush()
-
-    def close(self) -> None:
-        with self._keeping_error():
-            self._file.close()
-
-    @contextmanager
-    def _keeping_error(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.error = self.error or error
+            raise UsageError(f"cannot write {self._path}: {(error.strerror or str(error)).lower()}; {fix}")
 
 
 _COPIES: Final[dict[FaultKind | None, int]] = {
@@ -289,10 +261,14 @@ def _alter_span(span: ReadableSpan, fault: Fault) -> ReadableSpan:
     )
 
 
-def _damage_line(span: ReadableSpan) -> str:
+def _line_of(spans: Sequence[ReadableSpan]) -> str:
     line = io.StringIO()
-    FileSpanExporter(stream=line).export([span])
-    return line.getvalue().rstrip("\n")[:-_CUT_CHARACTERS] + "\n"
+    FileSpanExporter(stream=line).export(spans)
+    return line.getvalue()
+
+
+def _damage_line(span: ReadableSpan) -> str:
+    return _line_of([span]).rstrip("\n")[:-_CUT_CHARACTERS] + "\n"
 
 
 COLUMNS: Final = ("kind", "msg_id", "topic", "group", "retry_times", "status", "reason", "field_verdicts")
