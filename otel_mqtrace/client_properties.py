@@ -104,7 +104,8 @@ def fetch_metadata(client: Any, topic: str | None, timeout_s: float) -> Any:
         try:
             return client.list_topics(topic, timeout=wait_s)
         except Exception as error:
-            reason = getattr(error.args[0] if error.args else None, "name", str)()
+            cause: Any = error.args[0] if error.args else None
+            reason = cause.name() if hasattr(cause, "name") else ""
             timeout_s -= wait_s
             if timeout_s <= 0 or reason not in {_NOT_CONNECTED, _UNANSWERED}:
                 raise

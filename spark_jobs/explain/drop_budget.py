@@ -420,7 +420,7 @@ def _choose_members(
 def spark_hash(*values: str | int | None) -> int:
     """Return Spark's ``xxhash64`` of strings and longs, as a signed 64-bit integer; nulls are skipped.
 
-    It decides between keys of equal times: whatever the order of the rows.
+    It orders keys of equal times, so that the order of the rows decides nothing.
     """
     found = _SPARK_SEED
     for value in values:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # the 'spark' extra brings the package the standard library's was made from
+else:  # the 'reconcile' extra brings the package the standard library's was made from
     import tomli as tomllib
 
 from bridge.storage import refuse_compressed
