@@ -80,7 +80,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "capture_headers": "patterns of message headers that become attributes `messaging.header.<name>`, "
     "separated by commas",
     "redact_headers": "patterns (any case) of captured headers whose values are written as `REDACTED`",
-    "client_metrics": "metrics from the client's own statistics: lag, queues, requests",
+    "client_metrics": "metrics from the client's own statistics: consumer lag and queue lengths",
     "client_metrics_interval_ms": "how often, where the application has not set `statistics.interval.ms`",
     "on_conflict": "when another instrumentation already wraps the client: `step_back` with a warning, or `wrap`",
 }

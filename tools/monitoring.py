@@ -268,12 +268,9 @@ _DETAIL: Final = "one client's detail, on request only (`MQTRACE_CLIENT_METRICS`
 LEFT_OUT: Final = {
     "mqtrace.collection": "has no values",
     **{
-        f"mqtrace.client.{name}": _DETAIL
-        for name in (
-            *("consumer.queue.messages", "consumer.queue.bytes", "consumer.rebalances"),
-            *("producer.queue.messages", "producer.queue.bytes"),
-            *("broker.rtt", "broker.requests", "broker.request.errors", "broker.request.timeouts"),
-        )
+        f"mqtrace.client.{side}.queue.{unit}": _DETAIL
+        for side in ("consumer", "producer")
+        for unit in ("messages", "bytes")
     },
     "mqtrace_reconcile_records": "the lines of the balance sheet: `balanced` shows whether they add up",
     "mqtrace_reconcile_kind_events": "the events by status once more, for each kind",

@@ -150,7 +150,7 @@ def test_names_follow_the_rules_of_the_translation():
     assert NAMES["otel.sdk.processor.span.queue.size"] == "otel_sdk_processor_span_queue_size"
     assert NAMES["messaging.process.duration"] == "messaging_process_duration_seconds"
     assert NAMES["mqtrace.forwarder.body.size"] == "mqtrace_forwarder_body_size_bytes_total"
-    assert NAMES["mqtrace.client.broker.rtt"] == "mqtrace_client_broker_rtt_seconds"
+    assert NAMES["mqtrace.client.consumer.queue.bytes"] == "mqtrace_client_consumer_queue_bytes_bytes"
 
 
 def test_every_metric_is_shown_or_left_out_with_a_reason():

@@ -1,4 +1,4 @@
-"""Metrics from librdkafka's statistics: the table of what is reported, and how a client is made to report it.
+"""Consumer lag and queue lengths from librdkafka's statistics, and how a client is made to report them.
 
 The fields are those of librdkafka's STATISTICS.md. No convention names such metrics, so the names are ours. The
 callback keeps the text and calls the application's own callback; the metric reader's thread parses the JSON.
@@ -7,7 +7,6 @@ callback keeps the text and calls the application's own callback; the metric rea
 from __future__ import annotations
 
 import json
-import logging
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,23 +27,20 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.state import Arguments
 
 
-Reading = tuple[dict[str, str | int], float]
+Reading = tuple[dict[str, str], float]
 """Attributes besides the client's own, and a value."""
 Statistics = Mapping[str, Any]
 _MOST_PARTITIONS: Final = 1_000
-_MOST_BROKERS: Final = 64
-_MICROSECONDS: Final = 1e6
 
 
 class Measurement(NamedTuple):
-    """One metric. ``combine`` joins the values of clients with equal attributes. ``grows``: a counter, else a gauge."""
+    """One gauge. ``combine`` joins the values of clients with equal attributes."""
 
     name: str
     unit: str
     description: str
     read: Callable[[Statistics], Iterator[Reading]]
     combine: Callable[[float, float], float] = operator.add
-    grows: bool = False
 
 
 def _partitions(statistics: Statistics) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -63,13 +59,7 @@ def _lags(statistics: Statistics) -> Iterator[Reading]:
         lag = _lag(partition)
         if lag is not None:
             number = str(partition["partition"])
-            yield (
-                {
-                    semconv.MESSAGING_DESTINATION_NAME: topic,
-                    semconv.MESSAGING_DESTINATION_PARTITION_ID: number,
-                },
-                lag,
-            )
+            yield {semconv.MESSAGING_DESTINATION_NAME: topic, semconv.MESSAGING_DESTINATION_PARTITION_ID: number}, lag
 
 
 def _lag(partition: Mapping[str, Any]) -> int | None:
@@ -113,40 +103,12 @@ def _waiting(partition: Mapping[str, Any]) -> int:
     return max(0, int(fetched) - int(handed)) if handed >= 0 else int(partition.get("rxmsgs", 0))
 
 
-def _whole(field: str) -> Callable[[Statistics], Iterator[Reading]]:
+def _unanswered(field: str) -> Callable[[Statistics], Iterator[Reading]]:
     def read(statistics: Statistics) -> Iterator[Reading]:
         if statistics.get("type") == "producer":
             yield {}, statistics.get(field, 0)
 
     return read
-
-
-def _rebalances(statistics: Statistics) -> Iterator[Reading]:
-    if "cgrp" in statistics:
-        yield {}, statistics["cgrp"].get("rebalance_cnt", 0)
-
-
-def _brokers(statistics: Statistics) -> Iterator[tuple[dict[str, str | int], Mapping[str, Any]]]:
-    """The real brokers; a bootstrap address and the group's coordinator are other names of these."""
-    real = [each for each in statistics.get("brokers", {}).values() if each.get("nodeid", -1) >= 0]
-    for broker in real[:_MOST_BROKERS]:
-        host, _, port = str(broker.get("nodename", "")).rpartition(":")
-        if port.isdigit():
-            yield {semconv.SERVER_ADDRESS: host.strip("[]"), semconv.SERVER_PORT: int(port)}, broker
-
-
-def _per_broker(field: str) -> Callable[[Statistics], Iterator[Reading]]:
-    def read(statistics: Statistics) -> Iterator[Reading]:
-        yield from ((where, broker.get(field, 0)) for where, broker in _brokers(statistics))
-
-    return read
-
-
-def _round_trips(statistics: Statistics) -> Iterator[Reading]:
-    for where, broker in _brokers(statistics):
-        window = broker.get("rtt", {})
-        if window.get("cnt"):
-            yield where, window["avg"] / _MICROSECONDS
 
 
 MEASUREMENTS: Final = (
@@ -165,50 +127,20 @@ MEASUREMENTS: Final = (
     ),
     Measurement("mqtrace.client.consumer.queue.bytes", "By", "The size of what was fetched and waits.", _fetched_bytes),
     Measurement(
-        "mqtrace.client.consumer.rebalances", "{rebalance}", "Rebalances of the group.", _rebalances, grows=True
-    ),
-    Measurement(
         "mqtrace.client.producer.queue.messages",
         "{message}",
         "Messages that wait to be sent or to be answered.",
-        _whole("msg_cnt"),
+        _unanswered("msg_cnt"),
     ),
-    Measurement("mqtrace.client.producer.queue.bytes", "By", "The size of what waits.", _whole("msg_size")),
-    Measurement(
-        "mqtrace.client.broker.rtt",
-        "s",
-        "Mean time between a request to a broker and its answer, in the last interval.",
-        _round_trips,
-        combine=max,
-    ),
-    Measurement(
-        "mqtrace.client.broker.requests", "{request}", "Requests sent to a broker.", _per_broker("tx"), grows=True
-    ),
-    Measurement(
-        "mqtrace.client.broker.request.errors",
-        "{request}",
-        "Requests that could not be sent.",
-        _per_broker("txerrs"),
-        grows=True,
-    ),
-    Measurement(
-        "mqtrace.client.broker.request.timeouts",
-        "{request}",
-        "Requests that a broker did not answer in time.",
-        _per_broker("req_timeouts"),
-        grows=True,
-    ),
+    Measurement("mqtrace.client.producer.queue.bytes", "By", "The size of what waits.", _unanswered("msg_size")),
 )
 
 _INTERVAL: Final = "statistics.interval.ms"
 _CALLBACK: Final = "stats_cb"
 _FRESH_INTERVALS: Final = 3
 _FRESH_AT_LEAST_MS: Final = 60_000
-_MOST_TOTALS: Final = 1_000
-"""Sums kept, one for each metric and set of attributes; those of clients that live are kept in any case."""
-_log: Final = logging.getLogger(__name__)
 
-Key = tuple[tuple[str, str | int], ...]
+Key = tuple[tuple[str, str], ...]
 """Attributes as something to look up."""
 
 
@@ -220,7 +152,7 @@ class ClientReport:
 
     def __init__(
         self,
-        attributes: Mapping[str, str | int],
+        attributes: Mapping[str, str],
         *,
         interval_ms: int,
         user: Callable[[str], object] | None = None,
@@ -253,56 +185,30 @@ class ClientStatistics:
 
     def __init__(self, meter: Meter) -> None:
         self._reports: weakref.WeakValueDictionary[int, ClientReport] = weakref.WeakValueDictionary()
-        self._seen: weakref.WeakKeyDictionary[ClientReport, dict[tuple[str, Key], float]] = weakref.WeakKeyDictionary()
-        self._totals: dict[tuple[str, Key], float] = {}
-        self._dropped = False
         for each in MEASUREMENTS:
-            make = meter.create_observable_counter if each.grows else meter.create_observable_gauge
-            make(each.name, [self._observer(each)], unit=each.unit, description=each.description)
+            meter.create_observable_gauge(
+                each.name, [self._observer(each)], unit=each.unit, description=each.description
+            )
 
     def add(self, report: ClientReport) -> None:
         """Include a client, for as long as it lives."""
         self._reports[id(report)] = report
 
     def observe(self, measurement: Measurement) -> Iterable[Observation]:
-        """Return one observation for each set of attributes; none while tracing is off."""
+        """Return one observation for each set of attributes; none while tracing is off or of an excluded topic."""
+        tracing = active.tracing
+        if tracing is None:
+            return []
         joined: dict[Key, float] = {}
-        for reference in self._reports.valuerefs() if active.tracing is not None else ():
-            report = reference()
-            for key, value in _readings(report, measurement):
-                if measurement.grows and report is not None:
-                    self._count(report, (measurement.name, key), value)
-                else:
+        for report in (reference() for reference in self._reports.valuerefs()):
+            if report is None:
+                continue
+            for attributes, value in measurement.read(report.statistics()):
+                topic = attributes.get(semconv.MESSAGING_DESTINATION_NAME)
+                if topic is None or not tracing.settings.excludes(topic):
+                    key = tuple(sorted({**report.attributes, **attributes}.items()))
                     joined[key] = measurement.combine(joined[key], value) if key in joined else value
-        if measurement.grows and active.tracing is not None:
-            self._drop_oldest()
-            joined = {key: total for (name, key), total in list(self._totals.items()) if name == measurement.name}
         return [Observation(value, dict(key)) for key, value in joined.items()]
-
-    def _count(self, report: ClientReport, place: tuple[str, Key], value: float) -> None:
-        """Add what came since last time: the sum keeps growing when a client is gone."""
-        seen = self._seen.setdefault(report, {})
-        self._totals[place] = self._totals.get(place, 0) + max(0, value - seen.get(place, 0))
-        seen[place] = value
-
-    def _drop_oldest(self) -> None:
-        """Forget sums of clients that are gone, the oldest first: a program may make any number of clients.
-
-        They end; adding them to another series would look like a burst in a rate.
-        """
-        too_many = len(self._totals) - _MOST_TOTALS
-        if too_many <= 0:
-            return
-        living = set().union(*list(self._seen.values()))
-        for place in [each for each in self._totals if each not in living][:too_many]:
-            del self._totals[place]
-        if not self._dropped:
-            self._dropped = True
-            _log.warning(
-                "mqtrace: more than %d sums of Kafka clients, each with its own client.id: those of clients that "
-                "are gone are not exported any more; give clients that follow one another the same client.id",
-                _MOST_TOTALS,
-            )
 
     def _observer(self, measurement: Measurement) -> Callable[[CallbackOptions], Iterable[Observation]]:
         @guarded("ClientStatistics.observe")
@@ -310,16 +216,6 @@ class ClientStatistics:
             return self.observe(measurement)
 
         return lambda options: observed(options) or ()
-
-
-def _readings(report: ClientReport | None, measurement: Measurement) -> Iterable[tuple[Key, float]]:
-    if report is None:
-        return
-    tracing = active.tracing
-    for attributes, value in measurement.read(report.statistics()):
-        topic = attributes.get(semconv.MESSAGING_DESTINATION_NAME)
-        if topic is None or tracing is None or not tracing.settings.excludes(str(topic)):
-            yield tuple(sorted({**report.attributes, **attributes}.items())), value
 
 
 _of_meter: Final[weakref.WeakKeyDictionary[Meter, ClientStatistics]] = weakref.WeakKeyDictionary()
@@ -349,7 +245,7 @@ def _reporting(arguments: Arguments, tracing: Tracing, statistics: ClientStatist
     return _with(arguments, {_CALLBACK: report, _INTERVAL: interval_ms})
 
 
-def _attributes(conf: Mapping[str, Any]) -> dict[str, str | int]:
+def _attributes(conf: Mapping[str, Any]) -> dict[str, str]:
     info = ClientInfo.of_kafka(conf, group_name=None)
     fields = {
         semconv.MESSAGING_SYSTEM: info.system,
