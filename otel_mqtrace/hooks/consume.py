@@ -25,7 +25,6 @@ from otel_mqtrace.hooks.outcome import (
 )
 from otel_mqtrace.hooks.propagation import BESIDE, SPECIAL_HEADERS, TRACEPARENT, index_headers, propagator_in_force
 from otel_mqtrace.hooks.receive import ReceiveHook
-from otel_mqtrace.hooks.sampling import is_never_recorded
 from otel_mqtrace.hooks.scope import ONE_BYTE, ProcessSpan, SpanIds, ambient_context, current_context
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch, read_uniform
@@ -325,22 +324,20 @@ class ConsumeHook(ReceiveHook):
             if by_name:
                 process_ctx = propagator.extract(by_name, process_ctx)
             creation = trace.get_current_span(process_ctx).get_span_context()
-        parent_ctx, parent, others = self._parent(creation, process_ctx, current_ctx)
-        attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
-        links: Sequence[Link] = ()
-        if not is_never_recorded(tracing.tracer, parent):  # else only the metrics read the attributes
-            if batch:
-                attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-            attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
-            attributes, links = self._attributes_and_links(
-                messages,
-                attributes,
-                propagator,
-                others,
-                batch=batch,
-                creation=creation,
-                is_linked=self._mode != "parent",
-            )
+        parent_ctx, others = self._parent(creation, process_ctx, current_ctx)
+        constant: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
+        if batch:
+            constant[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
+        constant[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
+        attributes, links = self._attributes_and_links(
+            messages,
+            constant,
+            propagator,
+            others,
+            batch=batch,
+            creation=creation,
+            is_linked=self._mode != "parent",
+        )
         if not self._polls and (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(messages))  # may fail: before a span is open
         start_ns = tracing.clock.wall_ns()
@@ -359,19 +356,19 @@ class ConsumeHook(ReceiveHook):
 
     def _parent(
         self, creation: SpanContext | None, extracted: Context, current_ctx: Context
-    ) -> tuple[Context, SpanContext, Sequence[Link]]:
+    ) -> tuple[Context, Sequence[Link]]:
         """Choose the parent (the option ``process_context``); ``creation`` is that of a message which comes alone.
 
-        Return the context to start in, the parent in it, and a link to the current span where it is not the parent.
+        Return the context to start in, and a link to the current span where it is not the parent.
         """
         mode = self._mode
         if not current_ctx and mode != "link" and creation is not None:
-            return extracted, creation, ()
+            return extracted, ()
         here = trace.get_current_span(current_ctx).get_span_context()
         if mode == "link" or creation is None or (mode == "auto" and here.is_valid) or not creation.is_valid:
-            return current_ctx, here, ()
+            return current_ctx, ()
         remote = trace.set_span_in_context(trace.NonRecordingSpan(creation), current_ctx)
-        return remote, creation, (Link(here),) if here.is_valid else ()
+        return remote, (Link(here),) if here.is_valid else ()
 
     # -- the end -----------------------------------------------------------------------------------------------------
     def end_turn(self, call: ProcessSpan) -> None:

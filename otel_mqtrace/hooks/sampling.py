@@ -23,8 +23,8 @@ from opentelemetry.sdk.trace import (
 )
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, StaticSampler, TraceIdRatioBased
-from opentelemetry.trace import NonRecordingSpan, NoOpTracer, SpanContext, TraceFlags, get_current_span
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, StaticSampler, TraceIdRatioBased
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span
 
 from otel_mqtrace._workers import restart_in_child
 from otel_mqtrace.hooks.propagation import propagator_in_force
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opentelemetry.context import Context
+    from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Span
 
     from otel_mqtrace.config import Settings
@@ -110,8 +111,6 @@ class _DecidedIds(IdGenerator):
 # -- the sampler's certain decisions ----------------------------------------------------------------------------
 Certainties = tuple[Decision | None, ...]
 """By the parent: none, a remote one unsampled or sampled, a local one likewise; ``None``: call the sampler."""
-_MAX_SAMPLERS: Final = 16
-_NEVER: Final = StaticSampler(Decision.DROP)
 _BY_PARENT: Final = (
     "_root",
     "_remote_parent_not_sampled",
@@ -121,40 +120,27 @@ _BY_PARENT: Final = (
 )
 
 
-def is_never_recorded(tracer: Any, parent: SpanContext) -> bool:
-    """Return whether a span that ``tracer`` starts under ``parent`` will not be recorded, whatever its attributes."""
-    actual = actual_tracer(tracer)
-    sampler: Sampler | None = getattr(actual, "sampler", None)
-    if sampler is None and isinstance(actual, NoOpTracer):
-        sampler = _NEVER
-    if sampler is None or getattr(type(sampler), "__hash__", None) is None:  # none of the SDK's
-        return False
-    return _decision(_certainties(sampler), parent) is Decision.DROP
-
-
-def _decision(certain: Certainties, parent: SpanContext) -> Decision | None:
-    if not parent.is_valid:
-        return certain[0]
-    return certain[(1 if parent.is_remote else 3) + (parent.trace_flags & 1)]  # the property `sampled` costs a call
-
-
-@lru_cache(maxsize=_MAX_SAMPLERS)
 def _certainties(sampler: Sampler) -> Certainties:
     """Return what ``sampler`` decides without looking at a span: the SDK's "always", "never" and "as the parent"."""
-    if getattr(type(sampler), "should_sample", None) is not ParentBased.should_sample:
-        return (_static_decision(sampler),) * len(_BY_PARENT)
-    return tuple(_static_decision(getattr(sampler, name, None)) for name in _BY_PARENT)
+    if _is_the_sdks(sampler, ParentBased):
+        return tuple(_static_decision(getattr(sampler, name, None)) for name in _BY_PARENT)
+    return (_static_decision(sampler),) * len(_BY_PARENT)
 
 
 def _static_decision(sampler: object) -> Decision | None:
-    return getattr(sampler, "_decision", None) if type(sampler) is StaticSampler else None
+    return getattr(sampler, "_decision", None) if _is_the_sdks(sampler, StaticSampler) else None
 
 
 def _decides_by_ids(sampler: object) -> bool:
     """Return whether ``sampler`` is one of the SDK's own, none of which looks at the attributes of a span."""
-    if type(sampler) is ParentBased:
+    if _is_the_sdks(sampler, ParentBased):
         return all(_decides_by_ids(getattr(sampler, name, None)) for name in _BY_PARENT)
-    return type(sampler) in {StaticSampler, TraceIdRatioBased}
+    return _is_the_sdks(sampler, StaticSampler) or _is_the_sdks(sampler, TraceIdRatioBased)
+
+
+def _is_the_sdks(sampler: object, kind: type[Sampler]) -> bool:
+    """Return whether this is a ``kind`` of the SDK; those named by ``OTEL_TRACES_SAMPLER`` are private subclasses."""
+    return isinstance(sampler, kind) and type(sampler).__module__ == kind.__module__
 
 
 # -- ids --------------------------------------------------------------------------------------------------------
@@ -233,7 +219,7 @@ class TracerState:
         self.ids: IdPool
         self.read: Callable[[Any], Any] = _unknown
         self.identity: Any = None
-        if not _is_the_sdks(tracer):
+        if not _is_the_sdks_tracer(tracer):
             return
         is_configured = hasattr(tracer, "_tracer_config")  # not before SDK 1.40
         self.read = attrgetter(*_CHANGEABLE, *(("_tracer_config.is_enabled",) if is_configured else ()))
@@ -263,7 +249,8 @@ class TracerState:
         """Return what is decided about a span under ``parent``, which may be none."""
         if not parent.is_valid:
             return self.as_root
-        return self._with_flags(_decision(self._certain, parent), parent.trace_flags & _RANDOM)
+        flags = parent.trace_flags  # the property `sampled` costs a call
+        return self._with_flags(self._certain[(1 if parent.is_remote else 3) + (flags & 1)], flags & _RANDOM)
 
     def _with_flags(self, decision: Decision | None, random: int) -> FlaggedDecision:
         if decision is Decision.RECORD_AND_SAMPLE:
@@ -283,7 +270,7 @@ def _unknown(tracer: Any) -> None:
     del tracer
 
 
-def _is_the_sdks(tracer: Any) -> bool:
+def _is_the_sdks_tracer(tracer: Any) -> bool:
     """Return whether ``tracer`` starts its spans, and hands them to its processors, as the SDK does."""
     if type(tracer) is not Tracer or "start_span" in vars(tracer) or Tracer.start_span is not _START_SPAN:
         return False

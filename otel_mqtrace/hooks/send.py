@@ -32,7 +32,6 @@ from otel_mqtrace.hooks.propagation import (
     propagator_in_force,
     replace_headers,
 )
-from otel_mqtrace.hooks.sampling import is_never_recorded
 from otel_mqtrace.hooks.scope import OWN_KEYS, current_context
 from otel_mqtrace.hooks.tracing import RecordingHook
 from otel_mqtrace.model import MessageType, TraceType
@@ -149,9 +148,7 @@ class SendHook(RecordingHook):
                 return None
             pairs = pairs_of(headers) if carries_headers else None
             by_name = index_headers(pairs) if pairs else _NO_HEADERS
-            attributes: Attributes = {}
-            if transaction_id is not None or self._may_be_read():
-                attributes = self._attributes(topic, _length(body), key, by_name, partition, is_tombstone=body is None)
+            attributes = self._attributes(topic, _length(body), key, by_name, partition, is_tombstone=body is None)
             if transaction_id is not None:
                 attributes[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
                 attributes[semconv.MQTRACE_MSG_TYPE] = _HALF
@@ -171,12 +168,6 @@ class SendHook(RecordingHook):
         except BaseException:  # noqa: BLE001 - as guarded() does, which would pass on a dozen arguments
             note_failure("SendHook.before")
             return None
-
-    def _may_be_read(self) -> bool:
-        """Return whether the span that starts here may be recorded, or its attributes measured."""
-        tracing = self._tracing
-        parent = trace.get_current_span().get_span_context()
-        return tracing.collecting is not None or not is_never_recorded(tracing.tracer, parent)
 
     def record(  # noqa: C901, PLR0912 - every send's: in one call
         self, topic: str, body: object, key: object, headers: object, leaders: LeaderSource | None

@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 from unittest.mock import Mock
 
@@ -25,6 +26,7 @@ from opentelemetry.sdk.trace.sampling import (
     DEFAULT_ON,
     Decision,
     ParentBased,
+    ParentBasedTraceIdRatio,
     Sampler,
     SamplingResult,
     TraceIdRatioBased,
@@ -41,13 +43,7 @@ from opentelemetry.trace import (
 from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.attributes import LegacyNames
-from otel_mqtrace.hooks.sampling import (
-    TracerState,
-    is_never_recorded,
-    max_links,
-    processors_of,
-    remove_processor,
-)
+from otel_mqtrace.hooks.sampling import TracerState, max_links, processors_of, remove_processor
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, trace_context_of
@@ -83,14 +79,18 @@ def parent(*, sampled: bool, remote: bool) -> SpanContext:
     return SpanContext(1, 2, is_remote=remote, trace_flags=TraceFlags(sampled))
 
 
-@pytest.mark.parametrize(
-    "sampler", [ALWAYS_ON, DEFAULT_ON, TraceIdRatioBased(0.5), ParentBased(TraceIdRatioBased(0.5))]
-)
+@pytest.mark.parametrize("sampler", [ALWAYS_ON, DEFAULT_ON, TraceIdRatioBased(0.5), ParentBasedTraceIdRatio(0.5)])
 def test_sampler_and_idle_processors_of_the_sdk_allow_records(sampler: Sampler) -> None:
     exporter = RecordingExporter()
     batch = BatchSpanProcessor(exporter)
     assert state(batch, SimpleSpanProcessor(exporter), SpanProcessor(), sampler=sampler).can_record
     batch.shutdown()
+
+
+@pytest.mark.parametrize("named", entry_points(group="opentelemetry_traces_sampler"), ids=lambda each: each.name)
+def test_sampler_named_by_the_environment_allows_records(named: EntryPoint) -> None:
+    """Under ``opentelemetry-instrument``, ``OTEL_TRACES_SAMPLER`` names private classes of the SDK."""
+    assert state(sampler=named.load()(0.5)).can_record
 
 
 DROP, KEEP = Decision.DROP, Decision.RECORD_AND_SAMPLE
@@ -106,6 +106,7 @@ DROP, KEEP = Decision.DROP, Decision.RECORD_AND_SAMPLE
         (TraceIdRatioBased(0), [None] * 5),
         (ParentBased(TraceIdRatioBased(0.5), remote_parent_sampled=ALWAYS_OFF), [None, DROP, DROP, KEEP, DROP]),
         (ParentBased(ALWAYS_OFF, remote_parent_not_sampled=ALWAYS_ON), [DROP, KEEP, KEEP, KEEP, DROP]),
+        (ParentBasedTraceIdRatio(0.5), [None, KEEP, DROP, KEEP, DROP]),
         (READS_ATTRIBUTES, [None] * 5),
     ],
 )
@@ -113,7 +114,6 @@ def test_certain_decision_follows_the_sampler_and_the_parent(sampler: Sampler, d
     known = state(sampler=sampler)
     parents = [ROOT, *(parent(sampled=flag, remote=remote) for remote in (True, False) for flag in (True, False))]
     assert [known.decision_under(each)[0] for each in parents] == decisions
-    assert [is_never_recorded(known.tracer, each) for each in parents] == [each is DROP for each in decisions]
     for each, decision in zip(parents, decisions, strict=True):
         span = known.tracer.start_span("s", trace.set_span_in_context(NonRecordingSpan(each), Context()))
         assert decision is None or span.is_recording() is (decision is KEEP)
@@ -211,9 +211,7 @@ def test_change_of_the_tracer_or_propagator_ends_the_state(
     assert TracerState(tracer).can_drop is can_drop
 
 
-def test_tracer_without_an_sdk_has_no_limit_of_links_and_never_records() -> None:
-    assert [is_never_recorded(each, ROOT) for each in NO_SDK] == [True, True]
-    assert not is_never_recorded(object(), ROOT)
+def test_tracer_without_an_sdk_has_no_limit_of_links() -> None:
     assert max_links(TracerProvider(span_limits=SpanLimits(max_links=7)).get_tracer("x")) == 7
     assert [max_links(tracer) for tracer in NO_SDK] == [None, None]
 

@@ -256,7 +256,7 @@ def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tr
 
 def test_span_of_a_call_that_fails_half_way_is_ended(tracing_with, no_failures_yet, monkeypatch):
     metrics = MessagingMetrics(NoOpMeter("x"))
-    metrics.find_instrument = Mock(side_effect=[None, ZeroDivisionError])  # the second time the span is open
+    metrics.find_instrument = Mock(side_effect=ZeroDivisionError)  # when the span is open
     unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
     tracing = replace(tracing_with(), metrics=metrics, tracer=unsampled)
     ended = []
