@@ -171,23 +171,6 @@ class TestEnds:
         attempts = [(send.attributes["error.type"], send.parent.span_id) for send in spans.take_all(f"send {topic}")]
         assert attempts == [("NotImplementedError", parent)] * 2
 
-    async def test_message_of_a_transaction_has_its_end(self, producing, spans, topic, policy):
-        async with producing(policy, conf={"transactional.id": f"aio-{policy}-{topic}"}) as producer:
-            await producer.init_transactions(10)
-            await producer.begin_transaction()
-            await producer.produce(topic, b"x")
-            await producer.commit_transaction(10)
-        send, end = spans.take(f"send {topic}"), spans.take(f"end_transaction {topic}")
-        assert send.attributes["mqtrace.msg_type"] == "Trans_Msg_Half"
-        assert end.attributes["mqtrace.transaction_id"] == send.attributes["mqtrace.transaction_id"]
-        assert end.attributes["messaging.message.id"] == send.attributes["messaging.message.id"]
-
-    async def test_span_without_a_report_of_success_ends_at_the_flush(self, producing, spans, topic, policy):
-        async with producing(policy, conf={"delivery.report.only.error": True}) as producer:
-            await producer.produce(topic, b"x")
-            await producer.flush()
-        assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "not_awaited"
-
 
 async def test_sends_of_a_producer_made_before_end_with_their_futures(instrument, kafka, spans, topic):
     producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers}, buffer_timeout=0)
@@ -287,16 +270,6 @@ async def test_consumer_made_before_is_traced(instrument, kafka, spans, fill, to
     assert "messaging.consumer.group.name" not in span.attributes
 
 
-async def test_message_of_a_collected_consumer_ends(consuming, spans):
-    consumer = await consuming()
-    await aio_poll(consumer)
-    consumer.executor.shutdown()
-    del consumer
-    gc.collect()
-    drain_deferred_ends()
-    assert [code_of(span) for span in spans.take_all()] == [ContextCode.RETURNNULL]
-
-
 async def test_commit_is_a_child_of_the_process_span(consuming, spans, topic):
     consumer = await consuming({"value": b"x", "headers": [TRACEPARENT]}, settle_spans=True)
     message = await aio_poll(consumer)
@@ -306,16 +279,3 @@ async def test_commit_is_a_child_of_the_process_span(consuming, spans, topic):
     commit = spans.take(f"commit {topic}")
     assert commit.parent.span_id == spans.take(f"process {topic}").context.span_id
     assert [link.context.span_id for link in commit.links] == [SENDER]
-
-
-async def test_cancelled_poll_raises_and_has_no_message(consuming, spans):
-    consumer = await consuming()
-    await aio_poll(consumer)
-    polling = asyncio.create_task(consumer.poll(1))
-    await let_others_run()
-    polling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await polling
-    assert await consumer.poll(0) is None
-    spans.take()
-    await consumer.close()

@@ -25,14 +25,13 @@ class Cluster:
         self.leaders = leaders
         self.asked = []
         self.away = False
-        self.cluster_id = "shop-cluster"
 
     def look_up(self, connection, topics):
         for topic in topics:
             self.asked.append(topic)
             if self.away:
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-            yield topic, self.leaders.get(topic, {}), self.cluster_id
+            yield topic, self.leaders.get(topic, {}), None
 
 
 @pytest.fixture
@@ -59,24 +58,6 @@ def truth(three_brokers):
     hosts = {each.id: brokers[each.leader] for each in metadata.topics["spread"].partitions.values()}
     assert len(set(hosts.values())) > 1
     return hosts
-
-
-def test_unknown_leader_and_cluster_id_are_looked_up_at_the_next_refresh(leaders, cluster):
-    assert (leaders.of("orders", 1), leaders.cluster_id) == (None, None)
-    leaders.refresh()
-    assert (leaders.of("orders", 0), leaders.of("orders", 1), leaders.of("orders", 7)) == ("b1:1", "b2:2", None)
-    assert (cluster.asked, leaders.cluster_id) == (["orders"], "shop-cluster")
-    cluster.cluster_id = None
-    leaders.of("returns", 0)
-    leaders.refresh()
-    assert leaders.cluster_id == "shop-cluster"
-
-
-@pytest.mark.parametrize("place", [("orders", None), ("orders", -1), (None, 0)])
-def test_position_without_a_partition_is_not_looked_up(leaders, cluster, place):
-    assert leaders.of(*place) is None
-    leaders.refresh()
-    assert cluster.asked == []
 
 
 def test_topic_is_looked_up_once_in_five_minutes(leaders, cluster, clock):
@@ -211,46 +192,6 @@ def test_child_forked_during_a_look_up_starts_its_own_one():
     answer.set()
     leaders.settle(10)
     assert leaders.of("orders", 0) == "b1:1"
-
-
-def test_topic_requested_as_the_look_up_ends_is_looked_up(cluster):
-    requested = threading.Event()
-
-    class Late(Leaders):
-        def refresh(self):
-            super().refresh()
-            if not requested.is_set():
-                self.want("late")
-                requested.set()
-
-    cluster.leaders["late"] = {0: "b3:3"}
-    leaders = Late({}, look_up=cluster.look_up)
-    leaders.want("orders")
-    assert requested.wait(10)
-    leaders.settle(10)
-    assert leaders.of("late", 0) == "b3:3"
-
-
-def test_topics_wanted_in_one_go_are_looked_up_by_one_client(monkeypatch):
-    asked, begun, all_wanted = [], threading.Event(), threading.Event()
-
-    def gather(_seconds):
-        begun.set()
-        all_wanted.wait(10)
-
-    def look_up(_connection, topics):
-        begun.set()
-        asked.append(topics)
-        return iter([(topic, {0: "b1:1"}, None) for topic in topics])
-
-    monkeypatch.setattr("otel_mqtrace.clients.confluent_kafka.leaders.pause", gather)
-    leaders = Leaders({}, look_up=look_up)
-    leaders.want("orders")
-    assert begun.wait(10)
-    leaders.want("bills")
-    all_wanted.set()
-    leaders.settle(10)
-    assert asked == [("orders", "bills")]
 
 
 def test_look_up_that_fails_unexpectedly_leaves_the_other_topics_to_be_looked_up(cluster):

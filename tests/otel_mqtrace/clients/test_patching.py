@@ -150,15 +150,10 @@ class Unusual(cimpl.Producer):
 
     produce = functools.partialmethod(cimpl.Producer.produce, "unusual")
     poll = Decorated(cimpl.Producer.poll)
-    purge = print
 
     @staticmethod
     def flush(timeout=0):
         return timeout
-
-    @classmethod
-    def abort_transaction(cls, timeout=0):
-        return cls, timeout
 
 
 def test_methods_that_are_no_functions_work_as_before(producer_of):
@@ -166,9 +161,7 @@ def test_methods_that_are_no_functions_work_as_before(producer_of):
     for producer in (plain, traced):
         assert producer.produce(b"x") is None
         assert producer.poll(5) == 1
-        assert producer.purge() is None
         assert producer.flush(3) == 3
-        assert producer.abort_transaction(3) == (Unusual, 3)
 
 
 class Slim:

@@ -17,7 +17,7 @@ from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from otel_mqtrace.wire.native import EncodedContext, decode_body, encode_context
+from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.support.landings import landed_bodies, records_of
 from tests.support.native_spans import bean, pub, sub
 
@@ -56,13 +56,6 @@ def test_call_over_two_topics_becomes_two_contexts():
     assert [(m.topic, len(decode_body(m.value).contexts)) for m in packed.messages] == [("orders", 2), ("stock", 1)]
 
 
-def test_message_size_is_limited_in_encoded_bytes():
-    chinese = pub(1, keys="订" * 50)
-    size = len(encode_context(chinese).body)
-    assert len(_pack(chinese, chinese, max_message_bytes=2 * size).messages) == 1
-    assert len(_pack(chinese, chinese, max_message_bytes=2 * size - 1).messages) == 2
-
-
 @pytest.mark.parametrize("timestamp_ms", [2**70, float("nan")])
 def test_context_that_cannot_be_encoded_is_counted_and_the_others_are_sent(timestamp_ms):
     unsayable = replace(pub(2), timestamp_ms=timestamp_ms)
@@ -70,11 +63,6 @@ def test_context_that_cannot_be_encoded_is_counted_and_the_others_are_sent(times
     assert packed.refused == {1: "encode_error"}
     assert _ids(packed) == [bean(1).msg_id, bean(3).msg_id]
     assert packed.first_error
-
-
-def test_encoder_that_returns_nothing_makes_no_message():
-    packed = _pack(pub(1), encode=lambda _ctx, _dialect: EncodedContext(b"", frozenset({"k"})))
-    assert (packed.messages, packed.refused) == ([], {})
 
 
 def test_separators_inside_values_are_counted():
@@ -218,12 +206,7 @@ LIMITED = {
         )
         for kept, records in ((1, ""), (4, ""), (10, ""), (16, "Pub 0 SubBefore 0"))
     },
-    "poll": ({"max_span_attributes": 1}, lambda t: _start(t).end(), "", (0, 0, 0, 0), ""),
 }
-
-
-def _start(tracing):
-    return tracing.tracer.start_span("receive orders", attributes=dict.fromkeys("abc", 1))
 
 
 @pytest.mark.parametrize(("limits", "act", "records", "stats", "variable"), LIMITED.values(), ids=LIMITED)

@@ -45,14 +45,6 @@ def test_full_spool_refuses_the_newest(tmp_path, caplog):
     assert values(spool) == ["b" * 30, "d" * 30]
 
 
-def test_batch_that_passes_a_segments_8_mib_begins_another_one(tmp_path):
-    spool = Spool(tmp_path, max_bytes=64 * PLENTY)
-    for text in ("a", "b", "c", "d"):
-        spool.put([message(text * (2 * PLENTY)), message(text)])
-    assert sorted(path.stat().st_size // PLENTY for path in tmp_path.iterdir()) == [2, 6]
-    assert [each[0] for each in values(spool)] == list("aabbccdd")
-
-
 def test_spools_of_one_directory_are_independent_also_in_restarted_containers(tmp_path):
     clock = ManualClock()  # as process ids are the same in each container, moments may be
     first = Spool(tmp_path, max_bytes=PLENTY, clock=clock)
@@ -164,21 +156,6 @@ def test_removed_directory_is_made_again(tmp_path, caplog):
     assert spool.corrupt_bytes > 0
     assert "messages lost with it: 1: exclude *.mqspool from its clean-up" in caplog.text
     assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
-
-
-def test_file_of_a_dead_process_in_which_nothing_waits_is_removed(tmp_path):
-    (tmp_path / "spool-host-1-1.mqspool").touch()
-    spool = Spool(tmp_path, max_bytes=PLENTY)
-    assert list(tmp_path.iterdir()) == []
-    spool.close()
-
-
-def test_spool_closes_where_the_file_system_cannot_tell_a_removal(spool, tmp_path, monkeypatch):
-    spool.put([message("a")])
-    with monkeypatch.context() as stale:
-        stale.setattr(os, "fstat", Mock(side_effect=OSError(116, "Stale file handle")))
-        spool.close()
-    assert (values(Spool(tmp_path, max_bytes=PLENTY)), spool.corrupt_bytes) == (["a"], 0)
 
 
 def test_truncated_file_loses_the_truncated_message_only(spool, tmp_path):

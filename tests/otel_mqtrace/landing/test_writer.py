@@ -221,11 +221,6 @@ def test_parquet_part_that_could_not_be_finished_is_retried(tmp_path):
     assert pq.ParquetFile(tmp_path / "native" / part.file).read().column("offset").to_pylist() == [1, 2]
 
 
-def test_unknown_format_is_refused_with_the_known_ones(tmp_path):
-    with pytest.raises(UsageError, match="jsonl, parquet"):
-        LandingWriter(tmp_path, format="avro")
-
-
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[reconcile\]"):

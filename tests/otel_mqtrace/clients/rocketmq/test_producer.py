@@ -3,7 +3,6 @@
 import gc
 import threading
 import weakref
-from concurrent.futures import CancelledError, Future
 from unittest.mock import Mock
 
 import pytest
@@ -20,7 +19,6 @@ from rocketmq.v5.exception import (
     TooManyRequestsException,
 )
 
-from otel_mqtrace.clients.rocketmq.client import observe_call
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -224,13 +222,6 @@ def test_recall_has_a_span_of_its_own(producer, spans, message, topic):
         assert (span.attributes["mqtrace.trace_type"], span.attributes["mqtrace.success"]) == ("Recall", True)
         assert span.kind is SpanKind.CLIENT
     assert (failed.attributes["error.type"], failed.attributes["mqtrace.success"]) == ("INTERNAL_SERVER_ERROR", False)
-
-
-def test_cancelled_answer_is_observed_as_cancelled():
-    answer, results = Future(), []
-    result_of = observe_call(lambda: answer, lambda result, exception: results.append((result, type(exception))), None)
-    answer.cancel()
-    assert (results, result_of.cancelled()) == ([(None, CancelledError)], True)
 
 
 @pytest.fixture
