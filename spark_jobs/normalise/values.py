@@ -94,7 +94,7 @@ _ONE_PLAIN_TEXT: Final = re.compile(r'\["([^"\\\x00-\x1f]*)"\]')
 
 
 def json_texts(text: str) -> list[str | None] | None:
-    """Return the elements of a JSON array as texts, as leniently as Spark; ``None`` where the text begins with none."""
+    """Return the elements, as texts, of the JSON array that a text begins with; ``None`` where it begins with none."""
     if plain := _ONE_PLAIN_TEXT.fullmatch(text):
         return [plain[1]]
     value, _ = read_json(text)

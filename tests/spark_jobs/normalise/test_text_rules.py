@@ -21,7 +21,7 @@ NUMBERS = (
 )
 ARRAYS = (
     *('["a"]', '["a","b"]', ' [ "a" , null ]\n', "[]", "[[]]", '[1,true,null,{"a": 1},[1, "é"]]', '["a"] and more'),
-    *("['a']", "['a', \"b'c\"]", "['it\\'s \"q\"']", '["it\\\'s"]', '["\\ud800"]', '["\\ud83d\\ude00"]', "[NaN]"),
+    *('["\\ud800"]', '["\\ud83d\\ude00"]', "[NaN]"),
     *('["a"', '["a",]', '["a" "b"]', "[a]", "['a'", '["a\tb"]', '["\\x"]', "[01]", "[+1]", "[.5]", "[tru]"),
     *("", "null", '"a"', "5", '{"a":"b"}', "\ufeff[1]", "\xa0[1]", "[" * 2000 + "]" * 2000),
 )
@@ -79,7 +79,7 @@ def test_number_is_read_as_spark_casts_it(spark, some):
 
 @pytest.mark.spark
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(some=st.lists(st.text("[]\"'\\,ab \n{}u0", max_size=12).map("[{}".format), min_size=200, max_size=200))
+@given(some=st.lists(st.text('[]"\\,ab \n{}u0', max_size=12).map("[{}".format), min_size=200, max_size=200))
 def test_array_of_texts_is_read_as_spark_reads_it(spark, some):
     asked = [*ARRAYS, *KEYS, *some]
     array = F.from_json("text", "array<string>")
@@ -93,6 +93,11 @@ def test_array_of_texts_is_read_as_spark_reads_it(spark, some):
 def test_null_stays_null_by_every_rule():
     rules = (present, folded_id, first_text, key_set, partial(integer, kind=pa.int64()))
     assert read_bodies([None, None], *rules) == [(None,) * len(rules)] * 2
+
+
+def test_array_of_texts_in_single_quotes_is_none():
+    """Spark would read it: JSON has no such texts."""
+    assert json_texts("['a']") is None
 
 
 def test_number_in_an_array_is_its_own_json():
