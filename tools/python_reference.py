@@ -14,6 +14,7 @@ from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
 from otel_mqtrace.instrumentor import OBJECTS, ClientInstrumentor
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire import native
 from tools.handbook import options_table
 
@@ -43,9 +44,9 @@ _EXPORTERS: Final = (
     ("mqtrace_otlp", OtlpSpanExporter),
 )
 _KIT: Final = {
-    "EmbeddedBroker": ("bootstrap_servers", "create_topic"),
-    "ManualClock": ("advance", "wall_ns", "monotonic_ns"),
-    "RecordingExporter": ("take", "take_all", "assert_empty"),
+    EmbeddedKafka: ("bootstrap_servers", "create_topic"),
+    testing.ManualClock: ("advance", "wall_ns", "monotonic_ns"),
+    testing.RecordingExporter: ("take", "take_all", "assert_empty"),
 }
 _MEMBERS: Final = {"uninstrument": "Switch tracing off and restore every class of the client."}
 _CONSTANTS: Final = {
@@ -150,8 +151,8 @@ def _values() -> list[str]:
 def _kit() -> list[str]:
     lines = ["", "## Testing kit", "", "`otel_mqtrace.testing`, with the extra `kafka` for the broker.", ""]
     lines += _names(testing, testing.__all__)
-    for name, members in _KIT.items():
-        lines += ["", f"### {name}", "", *_members(getattr(testing, name), members)]
+    for kind, members in _KIT.items():
+        lines += ["", f"### {kind.__name__}", "", *_members(kind, members)]
     return lines
 
 

@@ -18,7 +18,6 @@ from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import MessageDelivery, NativeExporter, Undelivered, with_spool
 from otel_mqtrace.message_id import new_unique_id
-from otel_mqtrace.model import AccessChannel
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.wire.native import encode_context
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _GROUP: Final = "mqtrace-native"
-_CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"
-_NO_REGION: Final = "null"
-"""What Java's client makes of an absent region, in the name of a topic, too."""
 _SEND_TIMEOUT_MS: Final = 5_000  # as Java's trace producer
 _SHUN_MS: Final = 30_000
 _TOPIC_WAIT_MS: Final = 5_000  # a missing topic is reported before the export times out
@@ -49,7 +45,6 @@ class _Attempt:
     """One message on its way; every try has the same properties, and so the same unique id, which shows repeats."""
 
     message: TraceMessage
-    topic: str
     properties: Mapping[str, str]
     is_sent: bool = False
     error: PeerError | None = None
@@ -67,25 +62,17 @@ class RocketMqTraceProducer(MessageDelivery):
     """Delivers to the trace topic of a RocketMQ.
 
     A message that one broker refuses is tried with another, and again after a pause that grows to two seconds, until
-    the deadline or for ``timeout_ms``; at most five seconds for a topic that never existed. Over the channel ``CLOUD``
-    every region has its own topic.
+    the deadline or for ``timeout_ms``; at most five seconds for a topic that never existed.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        access_channel: AccessChannel = AccessChannel.LOCAL,
-        timeout_ms: float,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, settings: Settings, *, timeout_ms: float, clock: Clock) -> None:
         super().__init__(clock)
         self._settings = settings
-        self._access_channel = access_channel
+        self._topic = settings.trace_topic
         self._timeout_ms = timeout_ms
         self._client: RemotingClient | None = None
         self._turns = itertools.count()
-        self._seen: set[str] = set()
+        self._has_existed = False
         self._shunned: dict[str, MonotonicNs] = {}
         self._delivering = Lock()
         self._closed = Event()
@@ -140,7 +127,9 @@ class RocketMqTraceProducer(MessageDelivery):
                 return
             if another_may_do:
                 continue
-            until = no_such_topic if all(map(self._never_existed, waiting)) else deadline
+            # a topic that did exist returns with its broker; one look-up gives all that wait the same error
+            is_missing = not self._has_existed and _lacks_topic(waiting[0].error)
+            until = no_such_topic if is_missing else deadline
             if self._left_s(until) <= pause_s or self._closed.wait(pause_s):
                 return
             self._shunned.clear()
@@ -151,53 +140,49 @@ class RocketMqTraceProducer(MessageDelivery):
 
         Such a broker is shunned for thirty seconds, or until no other is left.
         """
-        queues: dict[str, Sequence[Queue] | PeerError] = {
-            topic: self._queues(client, topic, deadline) for topic in {each.topic for each in waiting}
-        }
+        queues = self._queues(client, deadline)
+        if isinstance(queues, PeerError):
+            for each in waiting:
+                each.error = queues
+            return False
         now_ns = self._clock.monotonic_ns()
         shunned = {broker for broker, until_ns in self._shunned.items() if until_ns > now_ns}
-        posted: list[tuple[_Attempt, Outgoing]] = []
-        for each in waiting:
-            available = queues[each.topic]
-            if isinstance(available, PeerError):
-                each.error = available
-                continue
-            candidates = [queue for queue in available if queue.broker not in shunned] or available
-            queue = candidates[next(self._turns) % len(candidates)]
-            posted.append((each, Outgoing(queue=queue, body=each.message.value, properties=each.properties)))
-        errors = client.send([outgoing for _, outgoing in posted], group=_GROUP, deadline=deadline)
+        candidates = [queue for queue in queues if queue.broker not in shunned] or queues
+        posted = [
+            Outgoing(
+                queue=candidates[next(self._turns) % len(candidates)],
+                body=each.message.value,
+                properties=each.properties,
+            )
+            for each in waiting
+        ]
+        errors = client.send(posted, group=_GROUP, deadline=deadline)
         failing: set[str] = set()
-        for (each, outgoing), each.error in zip(posted, errors, strict=True):
+        for each, outgoing, each.error in zip(waiting, posted, errors, strict=True):
             each.is_sent = each.error is None
             if each.is_open:
                 failing.add(outgoing.queue.broker)
-                client.forget_route(each.topic)
-        self._shunned |= dict.fromkeys(failing, compute_deadline(self._clock, _SHUN_MS))
+        if failing:
+            client.forget_route(self._topic)
+            self._shunned |= dict.fromkeys(failing, compute_deadline(self._clock, _SHUN_MS))
         return bool(failing - shunned)
 
-    def _queues(self, client: RemotingClient, topic: str, deadline: MonotonicNs) -> Sequence[Queue] | PeerError:
-        """Return the queues for ``topic``, or why there are none; the topic is created if configured."""
+    def _queues(self, client: RemotingClient, deadline: MonotonicNs) -> Sequence[Queue] | PeerError:
+        """Return the queues of the trace topic, or why there are none; the topic is created if configured."""
+        topic = self._topic
         try:
             queues = client.writable(topic, deadline=deadline)
-        except RefusedError as refusal:
-            if refusal.code != ResponseCode.TOPIC_NOT_EXIST or not self._settings.create_trace_topic:
+        except PeerError as refusal:
+            if not (_lacks_topic(refusal) and self._settings.create_trace_topic):
                 return refusal
             try:
                 client.create_topic(topic, deadline=deadline)
-                return client.writable(topic, deadline=deadline)
+                queues = client.writable(topic, deadline=deadline)
             except PeerError as error:
                 _logger.debug("the trace topic %s was not created: %s", topic, error)
                 return refusal
-        except PeerError as error:
-            return error
-        self._seen.add(topic)
+        self._has_existed = True
         return queues or PeerError(f"no broker with a master takes messages for {topic}")
-
-    def _never_existed(self, attempt: _Attempt) -> bool:
-        """Return whether a topic never existed; one that did returns with its broker."""
-        error = attempt.error
-        missing = isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
-        return missing and attempt.topic not in self._seen
 
     def _attempt(self, message: TraceMessage) -> _Attempt:
         properties = {
@@ -205,10 +190,7 @@ class RocketMqTraceProducer(MessageDelivery):
             semconv.HEADER_UNIQ_KEY: new_unique_id(),
             semconv.HEADER_DIALECT: self._settings.dialect,
         }
-        topic = self._settings.trace_topic
-        if self._access_channel is AccessChannel.CLOUD:
-            topic = _CLOUD_TOPIC + (message.region_id or _NO_REGION)
-        return _Attempt(message, topic, {name: value for name, value in properties.items() if value})
+        return _Attempt(message, {name: value for name, value in properties.items() if value})
 
     def _connected(self) -> RemotingClient:
         if self._closed.is_set():
@@ -228,6 +210,10 @@ class RocketMqTraceProducer(MessageDelivery):
         return self._client
 
 
+def _lacks_topic(error: PeerError | None) -> bool:
+    return isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+
+
 def _kind_of(error: MqTraceError) -> str:
     """Return what makes ``error`` one that was logged: a busy broker's remark has another number each time."""
     return f"{error.address} {error.code}" if isinstance(error, RefusedError) else str(error)
@@ -241,13 +227,10 @@ class NativeRocketMqSpanExporter(NativeExporter):
         access_key: Else ``MQTRACE_ROCKETMQ_ACCESS_KEY``; for brokers with access control.
         secret_key: Else ``MQTRACE_ROCKETMQ_SECRET_KEY``.
         trace_topic: Else ``MQTRACE_TRACE_TOPIC``.
-        access_channel: ``LOCAL``, or ``CLOUD``: every region's records go to ``rmq_sys_TRACE_DATA_<region>``, and
-            ``trace_topic`` does not count, as with RocketMQ's ``AccessChannel``. Records are written in LOCAL's form,
-            which every reader understands.
         create_trace_topic: Create the topic if it is missing; else ``MQTRACE_CREATE_TRACE_TOPIC``. RocketMQ's own
             topics only the brokers make: ``traceTopicEnable=true`` there.
         export_timeout_millis: How long ``export`` tries by default.
-        spool_dir: Where messages wait on disk while no broker answers; else ``MQTRACE_SPOOL_DIR``. Not over ``CLOUD``.
+        spool_dir: Where messages wait on disk while no broker answers; else ``MQTRACE_SPOOL_DIR``.
         spool_bytes: Most bytes that wait there; else ``MQTRACE_SPOOL_BYTES``.
 
     The other arguments are those of :class:`~otel_mqtrace.exporters.native_delivery.NativeExporter`.
@@ -263,7 +246,6 @@ class NativeRocketMqSpanExporter(NativeExporter):
         access_key: str | None = None,
         secret_key: str | None = None,
         trace_topic: str | None = None,
-        access_channel: str = AccessChannel.LOCAL.value,
         dialect: str | None = None,
         region_id: str | None = None,
         max_message_bytes: int | None = None,
@@ -279,25 +261,8 @@ class NativeRocketMqSpanExporter(NativeExporter):
         spool = {"spool_dir": spool_dir, "spool_bytes": spool_bytes}
         settings = Settings.from_env({**connection, **given, **spool, "create_trace_topic": create_trace_topic})
         clock = clock or SystemClock()
-        channel = _channel(access_channel)
-        delivery: MessageDelivery = RocketMqTraceProducer(
-            settings, access_channel=channel, timeout_ms=export_timeout_millis, clock=clock
-        )
-        if channel is AccessChannel.LOCAL:
-            delivery = with_spool(delivery, settings, timeout_ms=export_timeout_millis, clock=clock)
-        elif settings.spool_dir:
-            _logger.warning(
-                "mqtrace: an outage of the trace broker will lose traces: a spool does not keep the region, which "
-                "names the topic over CLOUD"
-            )
+        producer = RocketMqTraceProducer(settings, timeout_ms=export_timeout_millis, clock=clock)
+        delivery = with_spool(producer, settings, timeout_ms=export_timeout_millis, clock=clock)
         super().__init__(
             settings, delivery, encode=encode, region_id=region_id, timeout_ms=export_timeout_millis, clock=clock
         )
-
-
-def _channel(name: str) -> AccessChannel:
-    try:
-        return AccessChannel(str(name).upper())
-    except ValueError:
-        _logger.warning("mqtrace: access_channel = %r: one of LOCAL, CLOUD was expected; 'LOCAL' is used", name)
-        return AccessChannel.LOCAL

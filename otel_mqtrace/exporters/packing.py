@@ -53,8 +53,6 @@ class TraceMessage:
     ``keys`` is the ``KEYS`` header; ``origins`` are the positions, in what was packed, of the contexts inside.
     """
 
-    topic: str | None
-    region_id: str | None
     value: bytes
     keys: str
     origins: frozenset[int]
@@ -126,7 +124,7 @@ class Packing:
         for each in added:
             groups.setdefault(each[1][0], []).append(each)
         messages = []
-        for group, entries in groups.items():
+        for entries in groups.values():
             bodies = [body for _, (_, body, _) in entries]
             is_over = sum(map(len, bodies)) > self._max_message_bytes
             # in their order: ids of one producer ascend, so that sorting them takes a tenth
@@ -134,7 +132,7 @@ class Packing:
             if is_over or _keys_bytes(keys) > self._max_keys_bytes:
                 messages = self._split_messages(added)
                 break
-            messages.append(_message(group, bodies, keys, [origin for origin, _ in entries]))
+            messages.append(_message(bodies, keys, [origin for origin, _ in entries]))
         self.packed.messages += messages
 
     def _split_messages(self, added: Iterable[tuple[int, _Encoded]]) -> list[TraceMessage]:
@@ -148,7 +146,7 @@ class Packing:
                 current.body_bytes + len(body) > self._max_message_bytes
                 or (new_bytes and current.keys_bytes + new_bytes > self._max_keys_bytes)
             ):
-                messages.append(_message(group, current.bodies, current.keys, current.origins))
+                messages.append(_message(current.bodies, current.keys, current.origins))
                 current = None
             if current is None:
                 current = filling[group] = _Filling()
@@ -158,7 +156,7 @@ class Packing:
             current.keys_bytes += new_bytes
             current.keys |= dict.fromkeys(keys)
             current.origins.add(origin)
-        return messages + [_message(group, each.bodies, each.keys, each.origins) for group, each in filling.items()]
+        return messages + [_message(each.bodies, each.keys, each.origins) for each in filling.values()]
 
     def _bounded_keys(self, trace_ctx: TraceContext, keys: frozenset[str]) -> frozenset[str]:
         """Return the keys of one piece that fit the bound; message ids come first, they are what is searched."""
@@ -191,11 +189,8 @@ class _Filling:
         self.origins: set[int] = set()
 
 
-def _message(group: _Group, bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int]) -> TraceMessage:
-    topic, region_id = group
+def _message(bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int]) -> TraceMessage:
     return TraceMessage(
-        topic=topic,
-        region_id=region_id,
         value=b"".join(bodies),
         keys=KEY_SEPARATOR.join(sorted(keys)),
         origins=frozenset(origins),

@@ -159,8 +159,6 @@ def _message(frame: bytes) -> TraceMessage:
     _, contexts, keys_bytes, _, _ = _FRAME.unpack_from(frame)
     split = _FRAME.size + keys_bytes
     return TraceMessage(
-        topic=None,
-        region_id=None,
         value=frame[split:],
         keys=frame[_FRAME.size : split].decode("utf-8", "replace"),
         origins=frozenset(),

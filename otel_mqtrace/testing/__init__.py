@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
@@ -14,7 +14,9 @@ from otel_mqtrace._clock import MonotonicNs, WallNs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["EmbeddedBroker", "FixedIds", "ManualClock", "RecordingExporter", "embedded_kafka", "recording_provider"]
+    from otel_mqtrace.testing.embedded import EmbeddedKafka
+
+__all__ = ["FixedIds", "ManualClock", "RecordingExporter", "embedded_kafka", "recording_provider"]
 
 
 class ManualClock:
@@ -93,20 +95,7 @@ def recording_provider(exporter: SpanExporter, *, fixed_ids: bool = False) -> Tr
     return provider
 
 
-class EmbeddedBroker(Protocol):
-    """A Kafka inside this process: a real TCP broker for any client on this machine."""
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """``host:port`` pairs joined by commas, for ``bootstrap.servers``."""
-        ...
-
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic; other topics are created with four partitions at their first use."""
-        ...
-
-
-def embedded_kafka() -> Iterator[EmbeddedBroker]:
+def embedded_kafka() -> Iterator[EmbeddedKafka]:
     """Give a broker until the generator goes on, as a pytest fixture does; ``contextlib.contextmanager`` takes it too.
 
     Needs the ``kafka`` extra. See :class:`otel_mqtrace.testing.embedded.EmbeddedKafka` for its limits.

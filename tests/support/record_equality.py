@@ -104,10 +104,10 @@ def encode_whole(trace_ctx: Any, dialect: str) -> Any:
 
 
 def native_of(spans: list[Any], dialect: str, encode: Callable[..., Any] = encode_context) -> Any:
-    """Return topic, region, body and keys of the trace messages made of ``spans``, and what was refused."""
+    """Return body and keys of the trace messages made of ``spans``, and what was refused."""
     packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=None)
     packed = packer.pack_batches([spans])
-    return [(each.topic, each.region_id, each.value, each.keys) for each in packed.messages], packed.refused
+    return [(each.value, each.keys) for each in packed.messages], packed.refused
 
 
 def spans_of(body: bytes) -> list[Any]:

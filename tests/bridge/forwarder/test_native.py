@@ -229,7 +229,7 @@ def test_target_of_an_interrupted_delivery_is_closed_at_once():
     sink = open_native(**properties, timeout_ms=30_000)
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     with pytest.raises(KeyboardInterrupt):
-        sink.write([TraceMessage("orders", None, b"", "", frozenset(), 0)], 0)
+        sink.write([TraceMessage(b"", "", frozenset(), 0)], 0)
     sink.close()
     signal.signal(signal.SIGALRM, before)
     assert time.monotonic() - started_s < 15

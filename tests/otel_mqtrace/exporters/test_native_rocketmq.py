@@ -98,20 +98,6 @@ def test_trace_topic_is_created_if_configured(cluster, exported):
     assert all("MINE" in broker.topics for broker in cluster.brokers)
 
 
-def test_cloud_channel_has_a_topic_for_each_region(cluster, exported):
-    topics = [f"rmq_sys_TRACE_DATA_{region}" for region in ("cn-1", "null")]
-    cluster.brokers[0].topics.update(topics)
-    exported(exporter_to(cluster, access_channel="cloud"), pub(1, region_id="cn-1"), pub(2, region_id=None))
-    assert [ids_in(landed_in(cluster, topic)) for topic in topics] == [[bean(1).msg_id], [bean(2).msg_id]]
-    assert landed_in(cluster) == []
-
-
-def test_wrong_access_channel_is_logged_and_local_is_used(cluster, exported, caplog):
-    exported(exporter_to(cluster, access_channel="SKY"), pub(1))
-    assert "one of LOCAL, CLOUD" in caplog.text
-    assert len(landed_in(cluster)) == 1
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -246,14 +232,6 @@ def test_outage_with_a_spool_loses_nothing(cluster, traced, tmp_path):
     second.on_idle()
     assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in range(3)]
     second.shutdown()
-
-
-def test_spool_is_refused_for_the_cloud_channel(cluster, tmp_path, caplog):
-    """It does not keep the region, which names the topic."""
-    exporter = exporter_to(cluster, spool_dir=tmp_path, access_channel="CLOUD")
-    assert "a spool does not keep the region" in caplog.text
-    assert "spooled" not in exporter.stats()
-    exporter.shutdown()
 
 
 def test_refusals_that_differ_in_a_number_are_logged_once(cluster, traced, caplog):

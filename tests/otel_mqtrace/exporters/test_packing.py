@@ -38,7 +38,7 @@ def test_contexts_of_one_topic_and_region_share_a_message():
     [message] = _pack(pub(1), pub(2)).messages
     assert message.value == encode_context(pub(1)).body + encode_context(pub(2)).body
     assert set(message.keys.split(" ")) == encode_context(pub(1)).keys | encode_context(pub(2)).keys
-    assert (message.topic, message.region_id, message.contexts) == ("orders", "DefaultRegion", 2)
+    assert message.contexts == 2
     assert message.origins == {0, 1}
 
 
@@ -53,7 +53,8 @@ def test_every_message_of_a_call_has_a_record_for_every_type(trace_type):
 def test_call_over_two_topics_becomes_two_contexts():
     """A consumer of several topics gets batches that RocketMQ never has."""
     packed = _pack(sub(bean(1), bean(2, topic="stock"), bean(3)))
-    assert [(m.topic, len(decode_body(m.value).contexts)) for m in packed.messages] == [("orders", 2), ("stock", 1)]
+    ids = [[record.beans[0].msg_id for record in decode_body(each.value).contexts] for each in packed.messages]
+    assert ids == [[bean(1).msg_id, bean(3).msg_id], [bean(2).msg_id]]
 
 
 @pytest.mark.parametrize("timestamp_ms", [2**70, float("nan")])
@@ -111,7 +112,7 @@ def test_limits_hold_and_every_record_that_is_not_too_large_is_sent_once(context
         assert len(message.value) <= max_message_bytes
         assert len(message.keys.encode()) <= max_keys_bytes
         sources = {(contexts[origin].beans[0].topic, contexts[origin].region_id) for origin in message.origins}
-        assert sources == {(message.topic, message.region_id)}
+        assert len(sources) == 1
     beans = [(origin, trace_ctx, each) for origin, trace_ctx in enumerate(contexts) for each in trace_ctx.beans]
     fits = [len(encode_context(replace(ctx, beans=(each,))).body) <= max_message_bytes for _, ctx, each in beans]
     assert Counter(_ids(packed)) == Counter(

@@ -24,7 +24,7 @@ PLENTY = 1024 * 1024
 
 
 def message(text, *, keys="k"):
-    return TraceMessage(None, None, text.encode() if isinstance(text, str) else text, keys, frozenset(), 1)
+    return TraceMessage(text.encode() if isinstance(text, str) else text, keys, frozenset(), 1)
 
 
 def values(spool, count=1000):

@@ -244,7 +244,7 @@ def test_span_that_the_handler_ended_is_equal_in_both_formats(form, status, is_s
     call.span.set_status(status, "card refused")
     call.span.end(call.start_ns + 5_000_000)
     span, exported = world.exported(call, code=ContextCode.EXCEPTION, exception=ValueError("after the end"))
-    [(_, _, body, _)], refused = native_of(exported, "5.5.0")
+    [(body, _)], refused = native_of(exported, "5.5.0")
     record = decode_body(body).contexts[-1]
     code = ContextCode.SUCCESS if is_success else ContextCode.FAILED
     assert (record.success, record.context_code, refused) == (is_success, code, {})

@@ -74,15 +74,6 @@ def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, expo
     assert [line[-1] for line in _printed(rocketmq_server, failed_send)] == ["failed"]
 
 
-def test_topic_of_a_region_is_read_by_mqadmin(rocketmq_server, export):
-    """Named after the region, as Java's clients with AccessChannel.CLOUD write."""
-    topic = rocketmq_server.create_topic("rmq_sys_TRACE_DATA_cn-hangzhou")
-    sent = _sent(region_id="cn-hangzhou")
-    export(sent, topic=topic, access_channel="CLOUD")
-    assert [line[:2] for line in _printed(rocketmq_server, sent, "-t", topic)] == [("Pub", "shop")]
-    assert find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", sent.beans[0].msg_id) == []
-
-
 def test_compressed_body_is_read_by_mqadmin(rocketmq_server, export):
     """Above four kilobytes we compress as Java's producer does."""
     sents = [_sent() for _ in range(60)]
