@@ -80,12 +80,14 @@ def _calls() -> list:
 
 
 def _without_ids() -> list:
-    nameless = {"topic": "odd", "service": "odd", "writer": "other", "success": True}
+    span = {"group": "odd", "attempt": None, "topic": "odd", "service": "odd", "writer": "other"}
     return [
         *(publish(side, "PAIRED", at_ms=30_000, topic="odd") for side in ("native", "otlp")),
         *delivery("N1", group="odd", at_ms=30_500),
-        {**consumed("N2", group="odd", at_ms=30_501), "msg_id": None, "attempt_id": None, **nameless},
+        *(consumed(None, at_ms=at_ms, **span) for at_ms in (30_501, 80_000, 90_000)),
         *delivery("N3", group="odd", at_ms=60_000),
+        publish("native", "N7", at_ms=80_000, topic="odd", writer="rocketmq"),
+        *(row for name in ("N5", "N6") for row in delivery(name, group="odd", at_ms=90_000)),
         *delivery("N4", group="odd", attempt="A4", at_ms=70_000),
         consumed("N4", group="odd", attempt="A4", at_ms=70_000),
     ]
@@ -167,6 +169,9 @@ REASONS = {
     "record near a span without an id": ("N1", 30_500, DEGRADED),
     "span without an id": (None, 30_501, DEGRADED),
     "record far from any span without an id": ("N3", 60_000, UNEXPLAINED),
+    "two records near one span without an id": ("N5", 90_000, UNEXPLAINED),
+    "span without an id near two records": (None, 90_000, UNEXPLAINED),
+    "span of a delivery without an id near the record of a send": (None, 80_000, UNEXPLAINED),
     "batch without a span": ("WHOLE0", 63_000, ("NOT_SAMPLED", "whole_call")),
     "message left out of the span of its batch": ("PART0", 64_000, UNEXPLAINED),
     "delivery to a group without any record": ("QUIET7", 94_000, ("WRITER_SILENT", "group")),
@@ -211,6 +216,9 @@ def test_what_is_missing_from_this_run_explains_no_key_that_an_earlier_run_left_
         assert [row["reason"] for row in rows if row["msg_id"] == last["msg_id"]] == [expected]
 
 
+MUTE_PROCESSES = {"mute": "0000000000AA", "rare": "0000000000AB"}
+
+
 @pytest.fixture(scope="module")
 def older_answers():
     off = [taken("OFF", group=group, at_ms=200_000) for group in ("billing", "shipping")]
@@ -223,15 +231,19 @@ def older_answers():
     seen = [
         row
         for n, group in enumerate(("billing", "shipping"))
-        for name, at_ms in (("SEEN", 190_000), ("LATER", 203_000))
+        for name, at_ms in (("SEEN", 190_000), ("LATER", 203_000), ("BEHIND", 206_000))
         for row in (
             *delivery(name, group=group, attempt=f"S{n}", at_ms=at_ms),
             taken(name, group=group, at_ms=at_ms),
         )
     ]
     early = [agent(publish("otlp", "EARLY", service="shop", batch_size=1), group_name=None)]
-    mute = [row for n in range(12) for row in sent(n * 2, at_ms=230_000 + n, traced=False, process="0000000000AA")]
-    mute = [{**row, "service": "mute", "topic": "orders"} for row in mute]
+    mute = [
+        {**row, "service": service, "topic": "orders"}
+        for service, sends in (("mute", 12), ("rare", 9))
+        for n in range(sends)
+        for row in sent(n * 2, at_ms=230_000 + 2_000 * n, traced=False, process=MUTE_PROCESSES[service])
+    ]
     known = sent(9, at_ms=185_000)
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-4.9.8"), grace_ms=1_000)
     events = [*off, *half_off, *only, *burst, *seen, *early, *mute, *known, *ends()]
@@ -247,9 +259,14 @@ OLDER_REASONS = {
     **{f"burst {n} that no group recorded": (f"BURST{n}", ("billing", "shipping"), UNEXPLAINED) for n in range(5)},
     "span before the other input begins": ("EARLY", (None,), ("LATE_BEYOND_RETENTION", "before_first_native")),
     "service without any record, though others send to its topic": (
-        uid(0, at_ms=230_000, process="0000000000AA"),
+        uid(0, at_ms=230_000, process=MUTE_PROCESSES["mute"]),
         (None,),
         ("WRITER_SILENT", "service and topic"),
+    ),
+    "fewer than ten sends of a service, and no record of them": (
+        uid(0, at_ms=230_000, process=MUTE_PROCESSES["rare"]),
+        (None,),
+        UNEXPLAINED,
     ),
 }
 

@@ -141,8 +141,8 @@ def test_copies_and_retries_of_a_message_are_counted_beside_its_first_leg(parts)
 def capped_part():
     legs = []
     for topic, sends in (("a", 5), ("b", 4), ("c", 3), ("d", 2)):
-        known = {"bare_topic": topic, "service": "shop", "group": "P", "busy_ms": 9}
-        legs += [leg("publish", f"{topic}{at}", **known) for at in range(sends)]
+        known = {"bare_topic": topic, "service": "shop", "group": "P"}
+        legs += [leg("publish", f"{topic}{at}", busy_ms=10 * at, **known) for at in range(sends)]
         legs.append(leg("consume", f"{topic}0", bare_topic=topic, service="shop", group=f"G{topic}", queue_ms=7))
     legs.append(leg("consume", "x", bare_topic=None, service=None, group="Ga", on_native=True, on_otlp=False))
     return add_up_in(2, legs)
@@ -156,7 +156,7 @@ def test_edges_beyond_the_cap_are_summed_up_in_one_edge_a_kind(capped_part):
         ("topic:b", 4, 0),
         ("others:topic", 5, 2),
     ]
-    assert (sends[0].took.p95, sends[-1].took.count, deliveries[1].queued.p50) == (9, 0, 7)
+    assert (sends[0].took.p50, sends[0].took.p95, sends[-1].took.count, deliveries[1].queued.p50) == (20, 40, 0, 7)
     assert (capped.sides, capped.opening_ms, capped.horizon_ms) == (("otlp",), OPENING_MS, HORIZON_MS)
     assert sum(edge.count for edge in sends) == 14
     assert sum(edge.count for edge in deliveries) == 5
