@@ -3,7 +3,6 @@
 import base64
 import bz2
 import gzip
-import io
 import json
 import lzma
 import os
@@ -20,7 +19,6 @@ import pytest
 import zstandard
 
 from bridge.codec.files import LARGE_BYTES
-from bridge.codec.framing import Framing, detect
 from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing import claim
@@ -277,25 +275,6 @@ def test_options_reach_the_codec_of_a_raw_body(mqtrace):
 @pytest.mark.parametrize("command", [["decode"], ["decode", "--format", "table"], ["encode"]], ids=" ".join)
 def test_empty_input_is_no_error(mqtrace, command):
     assert mqtrace(*command) == (0, b"", "")
-
-
-@pytest.mark.parametrize(
-    ("start", "framing"),
-    [
-        (b"", Framing.RAW),
-        (PUB, Framing.RAW),
-        (b" \n\t{", Framing.JSONL_BASE64),
-        (b"\xef\xbb\xbf{", Framing.JSONL_BASE64),
-        (b'torn"}\n' + b" " * 9_000 + body_line(PUB), Framing.JSONL_BASE64),
-        (PUB + body_line(PUB), Framing.RAW),
-        (b"PAR1", Framing.PARQUET),
-        (b"PA", Framing.RAW),
-    ],
-)
-def test_framing_is_detected_by_the_first_bytes(start, framing):
-    stream = io.BufferedReader(io.BytesIO(start))
-    assert detect(stream) is framing
-    assert stream.read() == start
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 
 from bridge.codec.records_json import RECORD_KEYS
 from bridge.codec.tables import PAGE_RECORDS
-from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native import DIALECTS, IMITATORS, decode_body
-from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
+from otel_mqtrace.wire.native.layout import FIELDS, KEPT_FIELDS
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, lines_of, objects
 from tests.support.native_vectors import RECORDED, recorded
 from tests.support.programs import run_python
@@ -182,10 +181,3 @@ def test_new_row_is_enough(tmp_path):
 def test_json_of_a_record_has_every_field_that_is_kept():
     assert set(RECORD_KEYS) - {"body_index", "record_index", "dialect", "written_by", "trace_type"} == set(KEPT_FIELDS)
     assert set(FIELDS) - set(KEPT_FIELDS) == {"exactly_once_status"}
-
-
-def test_every_field_of_the_table_is_in_a_form():
-    assert {name for forms in FORMS.values() for form in forms for name in form.fields} == set(FIELDS)
-    for trace_type in TraceType:
-        counts = [form.count for form in FORMS[trace_type]]
-        assert counts == sorted(set(counts))

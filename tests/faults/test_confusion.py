@@ -153,13 +153,3 @@ def test_corpora_expect_every_status_and_every_reason(corpora):
     reasons = {want.reason for want in wanted} | {scope for truth in truths for scope in truth.scopes}
     assert statuses == {status.value for status in Status}
     assert {reason.value for reason in Reason} <= reasons
-
-
-def test_ids_of_the_corpus_cross_a_month_and_a_clock_change(corpora):
-    """Our producer's ids begin anew at its midnight and repeat an hour when its clocks are set back."""
-    bodies = sorted(corpora["mqtrace"].truth.keys, key=lambda event: event.message)
-    of_orders = {event.message for event in bodies if event.kind == "publish" and event.message.startswith("0A010001")}
-    in_month_ms = sorted(int(message[20:28], 16) for message in of_orders)
-    hour_ms = 3_600_000
-    assert in_month_ms[0] < hour_ms, "made after midnight of the first"
-    assert in_month_ms[-1] > 30 * 24 * hour_ms, "made on the thirty-first"

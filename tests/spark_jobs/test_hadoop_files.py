@@ -84,31 +84,6 @@ def test_error_that_pyspark_takes_for_one_of_its_own_jvm_is_still_read(mounted, 
         (root / "none").read_bytes()
 
 
-def test_error_while_another_of_java_is_handled_is_its_own(mounted, monkeypatch):
-    root, _ = mounted
-    plain, others = java_gateway.get_return_value, []
-
-    def keep(*args):
-        try:
-            return plain(*args)
-        except Py4JJavaError as error:
-            others.append(error)
-            raise
-
-    monkeypatch.setattr(java_gateway, "get_return_value", keep)
-    assert not (root / "none").exists()
-
-    def fail(*_args):
-        raise Py4JError("connection lost")
-
-    try:
-        raise others[0]
-    except Py4JJavaError:
-        monkeypatch.setattr(java_gateway, "get_return_value", fail)
-        with pytest.raises(OSError, match="the JVM of Hadoop ended: connection lost"):
-            (root / "none").exists()
-
-
 def test_replaced_tree_is_what_the_last_run_wrote(mounted):
     root, _ = mounted
     for name in ("first", "second"):

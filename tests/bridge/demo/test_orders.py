@@ -1,7 +1,5 @@
 """The order book and the plan of faults depend on the seed alone, and hold everything the demo needs."""
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,20 +8,14 @@ from bridge.demo.command import MIN_MESSAGES
 from bridge.demo.faults import FaultKind, plan_faults
 from bridge.demo.shop import (
     CONSUME,
-    ORDERS_PER_TRANSACTION,
-    OVERSIZE_BYTES,
     PUBLISH,
     TRANSACTION_END,
-    CardDeclinedError,
     OrderKind,
-    charge,
-    event_of,
     events_of,
     order_book,
     serve_all,
 )
 from otel_mqtrace._errors import PeerError
-from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 from tests.support.unique_ids import read_unique_id
 
 HALVES_AND_CRASH = {FaultKind.AFTER_LOST, FaultKind.BEFORE_LOST, FaultKind.CRASHED}
@@ -36,47 +28,12 @@ def test_seed_decides_the_book_and_the_plan():
     assert plan_faults(book, seed=7) == plan_faults(book, seed=7) != plan_faults(book, seed=8)
 
 
-@pytest.mark.parametrize("seed", [0, 7, 2**40])
-def test_every_block_of_a_hundred_holds_the_same_mix(seed):
-    book = order_book(301, seed=seed)
-    for start in (0, 100, 200):
-        block = book[start : start + 100]
-        kinds = Counter(order.kind for order in block)
-        assert (kinds[OrderKind.PAYMENT], kinds[OrderKind.DELAYED], kinds[OrderKind.OVERSIZE]) == (15, 5, 1)
-        assert Counter(order.declines for order in block) == {0: 87, 1: 8, 2: 3, 3: 2}
-        assert sum(order.slow for order in block) == 2
-    assert all((len(order.body()) > OVERSIZE_BYTES) == (order.kind is OrderKind.OVERSIZE) for order in book)
-    assert (book[-1].kind, book[-1].declines, book[-1].slow) == (OrderKind.PLAIN, 0, False)
-
-
 def test_message_ids_are_unique_and_keys_hold_chinese_and_emoji():
     book = order_book(1000, seed=7)
     assert len({order.msg_id for order in book}) == 1000
     assert all(len(order.msg_id) == 32 and read_unique_id(order.msg_id) for order in book)
     keys = [order.keys.split(" ") for order in book]
     assert all(first.startswith("订单-") and ord(second[0]) > 0xFFFF for first, second in keys)
-
-
-def test_transaction_stays_in_its_chunk_and_ends_one_way():
-    transactions = {}
-    for order in order_book(1000, seed=7):
-        if order.transaction is not None:
-            transactions.setdefault(order.transaction, []).append((order.number // 100, order.aborted))
-    assert all(len(set(chunks)) == 1 and len(chunks) <= ORDERS_PER_TRANSACTION for chunks in transactions.values())
-    assert {chunks[0][1] for chunks in transactions.values()} == {True, False}
-
-
-def test_both_halves_of_a_consume_are_one_event():
-    bean = TraceBean(msg_id="A1", topic="orders", retry_times=1)
-
-    def seen(trace_type, *beans):
-        return event_of(TraceContext(trace_type=trace_type, group_name="billing", beans=beans))
-
-    assert seen(TraceType.SUB_BEFORE, bean) == seen(TraceType.SUB_AFTER, bean)
-    assert seen(TraceType.SUB_AFTER, TraceBean(msg_id="A1", retry_times=2)) != seen(TraceType.SUB_AFTER, bean)
-    assert seen(TraceType.SUB_AFTER, bean, bean) is None
-    assert seen(TraceType.PUB, TraceBean(topic="orders")) is None
-    assert seen(TraceType.RECALL, bean) is None
 
 
 @settings(max_examples=25)
@@ -97,12 +54,6 @@ def test_plan_holds_every_fault_on_a_message_of_its_own(seed, messages):
 
 
 # -- the order system -------------------------------------------------------------------------------------------------
-def test_card_is_declined_as_often_as_ordered():
-    assert charge(b'{"order": 4, "declines": 0}', 0)
-    assert not charge(b'{"order": 4, "declines": 2}', 1)
-    assert charge(b'{"order": 4, "declines": 2}', 2)
-    with pytest.raises(CardDeclinedError):
-        charge(b'{"order": 5, "declines": 1}', 0)
 
 
 class _Served:

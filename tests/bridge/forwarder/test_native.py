@@ -132,14 +132,6 @@ def test_file_that_is_being_copied_is_read_once(source, tmp_path):
     assert new() == [lines[0], lines[4]]
 
 
-def test_caller_may_stop_behind_every_file_that_is_read_again(source, tmp_path):
-    shutil.copy(source / "otlp.jsonl", source / "copy.jsonl")
-    _new_lines(source, tmp_path)
-    again = _reader(source, tmp_path)
-    assert list(again.drain()) == [[], []]
-    assert list(again.drain()) == []
-
-
 def test_file_without_spans_is_counted_once_unless_there_are_native_bodies_only(source, tmp_path):
     (source / "README.txt").write_text("hello", encoding="utf-8")
     (source / "body.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")

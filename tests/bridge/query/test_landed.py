@@ -68,14 +68,6 @@ def test_messages_without_a_time_are_a_remark_where_a_range_is_given(tmp_path):
     assert archive.searched.remarks[0].startswith("1 trace message without a time of arrival")
 
 
-def test_part_outside_the_range_by_the_manifest_is_not_opened(tmp_path):
-    (late,) = land(tmp_path, [replace(MESSAGES[0], arrival_ms=T0 + 5_000)])
-    land(tmp_path, MESSAGES[:1])
-    (tmp_path / "native" / late.file).write_text("broken\n")
-    archive = FilesArchive([tmp_path], arrivals=ArrivalRange(None, T0 + 1_000))
-    assert (len(_bodies(archive)), archive.searched.remarks) == (1, ())
-
-
 def test_invalid_or_empty_manifest_excludes_nothing(tmp_path):
     land(tmp_path, MESSAGES)
     manifest_path(tmp_path).write_bytes(b'\xff\n[]\n{"file": 1}\n{"file": "x", "first_arrival_ms": "a"}\n')

@@ -215,13 +215,6 @@ def test_page_that_cannot_be_written_is_removed_unless_a_file_was_there(landing,
     assert err == f"mqtrace: error: cannot write --html {file}: File too large; name a file elsewhere\n"
 
 
-def test_link_that_cannot_be_followed_stays(landing, tmp_path, capsysbinary):
-    link = tmp_path / "message.html"
-    link.symlink_to(tmp_path / "nowhere" / "page.html")
-    assert _query(capsysbinary, "--msg-id", ID, "--landing", landing, "--html", str(link))[0] == 2
-    assert link.is_symlink()
-
-
 def test_range_of_arrivals_narrows_the_search(landing, capsysbinary):
     end = "2026-11-21T11:20:00.002Z"
     code, _, err = _query(capsysbinary, "--msg-id", "OTHER", "--key", "order-1", "--landing", landing, "--end", end)

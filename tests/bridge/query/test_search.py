@@ -7,7 +7,7 @@ import pytest
 from bridge.addresses import parse_instant_ms
 from bridge.codec.files import Reading
 from bridge.query import search as searching
-from bridge.query.evidence import OutcomeFilter, Query, needles_of, parse_query
+from bridge.query.evidence import OutcomeFilter, Query, parse_query
 from bridge.query.search import ALWAYS, ArrivalRange, arrival_range, rows_of
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import ContextCode
@@ -108,12 +108,6 @@ def test_more_messages_than_are_examined_are_a_remark(monkeypatch):
     answer = _search({"outcome": OutcomeFilter.FAILED})
     assert [story.msg_id for story in answer.stories] == ["A2"]
     assert answer.searched.remarks[0].startswith("only the newest 2 of 3 messages were looked at")
-
-
-def test_very_many_texts_are_searched_by_reading_everything():
-    assert needles_of(["a", "b"]) == [b"a", b"b"]
-    assert needles_of(["a"], "utf-16") == [b""]
-    assert needles_of([str(number) for number in range(1_000)]) == [b""]
 
 
 # -- the range of arrivals --------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from bridge.page.wording import duration, listed, offset, utc, visible
+from bridge.page.wording import duration, offset, utc, visible
 from bridge.query.search import Answer, Searched
-from bridge.query.terminal import nothing_found, print_answer
+from bridge.query.terminal import print_answer
 from otel_mqtrace.model import ContextCode
 from tests.support.archives import T0, consume, pub, story_of
 
@@ -66,23 +66,8 @@ def test_times_are_formatted_for_people():
     assert [utc(ms) for ms in (None, -1, T0, 10**18)] == ["—", *dates, f"{10**18} ms"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "sentence"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
-)
-def test_names_are_listed_as_in_a_sentence(texts, sentence):
-    assert listed(texts) == sentence
-
-
 def test_pipe_gets_no_frames_and_whole_lines():
     out = _printed(40, STORY, terminal=False)
     assert not set("│├└─") & set(out)
     [delivery] = [line for line in out.splitlines() if line.startswith("    delivery 2")]
     assert "request id R2" in delivery
-
-
-@pytest.mark.parametrize(
-    ("more", "text"), [(0, " first; check"), (1, ", and 1 more remark;"), (2, ", and 2 more remarks;")]
-)
-def test_nothing_found_counts_the_remarks_it_leaves_out(more, text):
-    searched = Searched(where="a shelf", messages=4, remarks=("first", *["other"] * more))
-    assert text in nothing_found(Answer((), 0, searched))

@@ -11,7 +11,6 @@ from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.spark import SparkEngine
-from spark_jobs.exchange.workers import started_early
 
 
 class TickingClock(ManualClock):
@@ -80,20 +79,6 @@ def test_long_map_uses_other_processes_and_ends_them():
     for process in processes - {os.getpid()}:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
-
-
-@pytest.mark.parametrize(("mebibytes", "processes"), [(15, 1), (17, 2)])
-def test_large_files_have_processes_started_before_an_engine(tmp_path, monkeypatch, mebibytes, processes):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    with (tmp_path / "spans.json").open("wb") as file:
-        file.truncate(mebibytes << 20)
-    sources = [str(tmp_path), "s3a://bucket/spans", "kafka://127.0.0.1:1/topic"]
-    with started_early(sources, "json"), LocalEngine(2, clock=ManualClock()) as engine:
-        assert len(set(engine.map(process_of, list(range(200))))) == processes
-    with started_early(sources, "json"):
-        pass  # no engine takes the processes, so the block stops them
-    with LocalEngine(2, clock=ManualClock()) as engine:
-        assert set(engine.map(process_of, list(range(200)))) == {os.getpid()}
 
 
 @pytest.mark.parametrize("clock", [ManualClock, TickingClock])

@@ -5,8 +5,6 @@ import pytest
 from pyarrow import parquet
 
 from spark_jobs.exchange.packing import (
-    count_buckets,
-    count_together,
     group_pieces,
     open_bucket,
     pack_pieces,
@@ -86,14 +84,6 @@ def test_buckets_packed_together_split_into_the_rows_of_each(tasks, buckets, tog
     )
 
 
-@pytest.mark.parametrize(
-    ("buckets", "cores", "together"),
-    [(1, 2, 1), (100, 2, 1), (101, 2, 2), (790, 2, 8), (2_000, 2, 20), (313, 64, 4), (313, 128, 2), (313, 313, 1)],
-)
-def test_buckets_are_sent_together_but_leave_work_for_every_core(buckets, cores, together):
-    assert count_together(buckets, cores) == together
-
-
 def test_bucket_does_not_depend_on_the_order_of_its_blobs(buckets):
     for blobs in buckets.values():
         for memory_bytes in (1 << 30, 1):
@@ -109,13 +99,3 @@ def test_bucket_larger_than_memory_gets_the_same_verdicts(events, buckets):
             assert len(judged.verdicts) <= 11
             verdicts += rows_of(judged.verdicts)
     assert sorted(verdicts) == rows_of(judge(table_of(events), plan).verdicts)
-
-
-@pytest.mark.parametrize(
-    ("rows", "cores", "buckets"), [(10, 2, 1), (50_000, 2, 2), (1_000_000, 2, 32), (10**9, 2, 10_000)]
-)
-def test_buckets_fit_a_worker_and_busy_the_cores(tmp_path, rows, cores, buckets):
-    path = tmp_path / "events.parquet"
-    parquet.write_table(pa.Table.from_pylist([{"side": "native"}], schema=NORMALISED), path)
-    (piece,) = pieces_of([str(path)])
-    assert count_buckets([type(piece)(piece.path, 0, rows)], cores) == buckets

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.explain import budgets, drop_budget
 from spark_jobs.explain.budgets import (
     Budgets,
     Settled,
@@ -162,28 +160,6 @@ def test_order_and_buckets_of_the_rows_change_nothing(verdicts, outcome):
         return sorted((row["msg_id"], row["kind"], str(row["reason"])) for row in rows)
 
     assert marked(spend(split_by_message(turned, 5), DROPS).rows) == marked(outcome.rows)
-
-
-def test_lost_ends_stay_where_there_are_too_many_groups(verdicts, monkeypatch):
-    monkeypatch.setattr(drop_budget, "MOST_GROUPS", 1)
-    outcome = spend(split_by_message(verdicts), DROPS)
-    assert outcome.budgets.summarise().attributed == {"native": 1, "otlp": 0}
-    assert not any(row["reason"] == "DROP_ATTRIBUTED" for row in outcome.rows)
-
-
-def test_lost_ends_take_no_place_where_no_native_drop_is_counted(verdicts, monkeypatch):
-    monkeypatch.setattr(drop_budget, "MOST_GROUPS", 1)
-    is_no_lost_send = pc.or_(pc.is_valid(verdicts["native"]), pc.not_equal(verdicts["kind"], "publish"))
-    buckets = split_by_message(verdicts.filter(is_no_lost_send))
-    outcome = spend(buckets, [drop for drop in DROPS if drop.side == "otlp"])
-    assert outcome.budgets.summarise().attributed == {"native": 0, "otlp": 3}
-
-
-def test_of_too_many_group_services_those_first_by_name_are_kept(verdicts, monkeypatch):
-    monkeypatch.setattr(budgets, "_MOST_SERVICES", 1)
-    notes = [note_settled(settled_of(bucket), ()) for bucket in split_by_message(verdicts)]
-    assert sum_of(Settled, notes).group_services == {("billing", "billing-app")}
-    assert sum_of(Settled, notes[::-1]).group_services == {("billing", "billing-app")}
 
 
 def test_surplus_of_a_counter_is_reported(outcome):

@@ -1,7 +1,5 @@
 """Counted drops as a budget: what they cover, what they never cover, and what a later run has of them."""
 
-import random
-import tracemalloc
 from collections import Counter
 from functools import partial
 
@@ -84,20 +82,6 @@ def test_known_loss_uses_its_drops_before_any_other_is_covered():
     assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
 
 
-def test_drops_that_cover_the_same_keys_are_counted_as_one_group():
-    drops = [drop(None, cause=f"c{number % 2}", service="shop", component=f"q{number}") for number in range(300)]
-    losses = [loss(cell, 1) for cell in range(150)]
-    tracemalloc.start()
-    try:
-        allocated, used = allocate(losses, [*drops, drop(None, 150, service="cart")])
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < 1 << 20
-    assert (sum(used), max(used), used[-1]) == (150, 1, 0)
-    assert Counter(each.cause for each in allocated) == {"c0": 75, "c1": 75}
-
-
 def test_drop_with_a_bucket_is_spent_before_one_without():
     losses, drops = [loss(7, 2), loss(90, 2)], [drop(None, 2, cause="send_failed"), drop(7, 2)]
     allocated, used = allocate(losses, drops)
@@ -163,13 +147,6 @@ def test_allocation_covers_as_much_as_the_drops_allow_and_never_more(losses, dro
         assert covered[each.group] <= min(each.count, sum(one.count for one in drops if _may_pay(one, each)))
 
 
-@given(losses=_LOSSES, drops=_DROPS, seed=st.integers())
-def test_order_of_losses_changes_nothing(losses, drops, seed):
-    shuffled = losses[:]
-    random.Random(seed).shuffle(shuffled)
-    assert allocate(shuffled, drops) == allocate(losses, drops)
-
-
 count = partial(drop, None)
 
 
@@ -227,12 +204,6 @@ def test_hash_of_a_row_equals_sparks(values, expected):
     assert spark_hash(*values) == expected
 
 
-def test_name_of_a_group_is_json_without_nulls():
-    assert LossGroup("native", None, None, None, None).name == '{"lost":"native"}'
-    named = LossGroup("otlp", 'q"\\\x01\n/\u00fc', "g", "0A0B", -3).name
-    assert named == '{"lost":"otlp","service":"q\\"\\\\\\u0001\\n/\u00fc","grp":"g","process":"0A0B","cell":-3}'
-
-
 @pytest.mark.parametrize(
     ("made", "process"),
     [
@@ -251,16 +222,6 @@ def test_process_is_read_from_the_id_that_the_losing_process_generated(made, pro
     other = rows_of({"kind": "consume", "msg_id": ID, "attempt_id": made})
     assert group_residue(other).groups[0].process == process
     assert group_residue(rows_of({"kind": "recall", "msg_id": ID})).groups[0].process is None
-
-
-def test_cell_is_known_near_a_bucket_only():
-    columns = rows_of(*({"otlp.end_ms": ms} for ms in (19_999, 20_000, 39_999, 40_000, -1, 1 << 62)))
-    near = group_residue(columns, [range(2, 4)])
-    assert [near.groups[place].cell for place in near.group_of] == [None, 2, 3, None, None, None]
-    assert {group.cell for group in group_residue(columns).groups} == {None}
-    many = [range(cell, cell + 1) for cell in range(2, 1_000, 2)]
-    hull = group_residue(columns, many)
-    assert [hull.groups[place].cell for place in hull.group_of] == [None, 2, 3, 4, None, None]
 
 
 def test_keys_of_a_group_are_chosen_by_time_then_by_hash():

@@ -11,7 +11,6 @@ from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.history.history import (
     RUNS,
     TREND_RUNS,
-    History,
     open_history,
     read_rows,
     summarise_run,
@@ -28,17 +27,6 @@ def test_history_without_a_run_leaves_nothing_behind(tmp_path):
     with open_history(tmp_path / "history") as past:
         assert (past.run, past.runs) == (1, ())
         past.make_events_directory()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_a_history_nothing_is_read_or_kept(tmp_path):
-    with open_history(None) as past:
-        assert past == History()
-    past.keep_closed(CLOSED.empty_table())
-    past.keep_used_drops([CountedDrop(side="otlp", component="queue", cause="full", count=1)])
-    past.commit({"run": 1})
-    assert (past.run, past.carried_files(), past.closed_files(), past.used_drops()) == (None, [], [], ())
-    assert past.make_events_directory() is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,8 +137,3 @@ def test_trend_shows_the_last_runs():
     assert [point["run"] for point in points] == list(range(3, TREND_RUNS + 3))
     assert points[0]["pending"] == lines[0]["status"]["PENDING"]
     assert points[0]["records_read"] == {side: lines[0]["inputs"][side]["records_read"] for side in ("native", "otlp")}
-
-
-def test_line_of_an_earlier_version_has_a_point():
-    (point,) = trend_points([{"run": 1}])
-    assert (point["run"], point["verdict"], point["pending"], point["records_read"]) == (1, None, 0, {})

@@ -56,16 +56,6 @@ def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row(offset):
     assert kept == [("B", 1), ("C", 2), ("E", 4), ("F", 5), ("G", 1)]
 
 
-def test_columns_that_were_not_packed_are_null_in_what_is_kept():
-    """The exchange leaves out what judging does not read, and sends texts as dictionaries."""
-    packed = events(*"A").drop_columns(["scope", "links"])
-    topic = packed["topic"].dictionary_encode()
-    packed = packed.set_column(packed.column_names.index("topic"), "topic", topic)
-    kept = keep_open_events(packed, np.array([0]), verdicts(RESIDUE))
-    assert kept.schema == CANDIDATE
-    assert (kept["links"].to_pylist(), kept["topic"].to_pylist()) == ([None], ["orders"])
-
-
 @pytest.mark.parametrize(
     ("verdict", "left_as"),
     [

@@ -1,6 +1,6 @@
 """What a stream has taken in: batches that are there whole or not at all, and are joined as they grow in number."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -10,7 +10,7 @@ from bridge.storage import list_files
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.ingested import Batch, Ingested, survey_again
 from spark_jobs.jobs.reading import EventSide
-from spark_jobs.judging.facts import Survey, Surveyed, survey
+from spark_jobs.judging.facts import survey
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources.kafka import PartitionRange, topic_address
 from tests.support.events import publish
@@ -141,40 +141,6 @@ def test_list_of_batches_that_cannot_be_read_is_refused(tmp_path, text):
     (tmp_path / "batches.json").write_text(text)
     with pytest.raises(UnreadableInputError, match="to read everything again"):
         Ingested(tmp_path).batches()
-
-
-def test_sides_equal_those_of_one_batch_run(tmp_path):
-    ingested = Ingested(tmp_path)
-    take(ingested, "A", side(sources=("s.jsonl",)), of="otlp")
-    take(ingested, "BC", side(trace_topics=("mine",), offsets=(span_range(0, 5),)))
-    take(ingested, "D", side(trace_topics=("also",), last_event_ms=None))
-    native, otlp = ingested.total().sides.values()
-    assert (rows_of(native.files), rows_of(otlp.files)) == (["B", "C", "D"], ["A"])
-    assert (native.records_read, native.last_event_ms, native.offsets) == (4, 7, (span_range(0, 5),))
-    assert (native.trace_topics, otlp.trace_topics) == (("also", "mine"), ())
-    assert (native.sources, otlp.sources) == (("a.jsonl",), ("s.jsonl",))
-
-
-def test_fields_of_a_side_are_joined(tmp_path):
-    full = {
-        "records_read": 1,
-        "exploded": 1,
-        "sources": ("a",),
-        "layouts": ("landing",),
-        "truncated_tails": 1,
-        "last_event_ms": 1,
-        "offsets": (span_range(0, 5),),
-        "offsets_without_message": 1,
-        "by_place": 1,
-        "trace_topics": ("mine",),
-        "survey": Survey({("native", "publish", None): Surveyed(1, 1, 1, 1)}, {"native": 1}),
-    }
-    assert {*full, "files"} == {field.name for field in fields(EventSide)}
-    ingested = Ingested(tmp_path)
-    take(ingested, "A", EventSide(**full))
-    assert replace(Ingested(tmp_path).total().sides["native"], files=()) == EventSide(**full)
-    ingested.compact(most_batches=0)
-    assert replace(Ingested(tmp_path).total().sides["native"], files=()) == EventSide(**full)
 
 
 def test_spans_are_surveyed_again_for_trace_topics_of_a_later_batch(tmp_path):

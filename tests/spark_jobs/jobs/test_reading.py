@@ -162,16 +162,3 @@ def test_task_that_is_run_again_writes_its_file_again(tmp_path):
     answers = [written(tmp_path, batch(span({ID: "a"}))) for _ in range(2)]
     assert answers[0] == answers[1]
     assert [file.name for file in tmp_path.iterdir()] == ["files-00000.parquet"]
-
-
-@pytest.mark.parametrize(("rows", "size"), [(10, 1 << 30), (1 << 30, 4_000)])
-def test_rows_are_written_in_bounded_groups(tmp_path, monkeypatch, rows, size):
-    """By number or by bytes: what a task holds does not grow with its input."""
-    monkeypatch.setattr(reading, "_GROUP_ROWS", rows)
-    monkeypatch.setattr(reading, "_GROUP_BYTES", size)
-    files = written(tmp_path, *(batch(*(span({ID: f"{at}-{copy}"}) for copy in range(4))) for at in range(9)))
-    file = parquet.ParquetFile(files.files[0])
-    assert file.metadata.num_row_groups > 2
-    assert [row["msg_id"] for row in file.read().to_pylist()] == [
-        f"{at}-{copy}" for at in range(9) for copy in range(4)
-    ]

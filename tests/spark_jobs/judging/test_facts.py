@@ -61,12 +61,6 @@ def test_empty_side_leaves_no_horizon():
     assert facts.scopes["otlp"] == {"TRACE_TRAFFIC": 3}
 
 
-def test_no_rows_are_two_empty_sides():
-    facts = facts_of()
-    assert (facts.first_ms, facts.data_end_ms, facts.horizon_ms) == (None, None, None)
-    assert (facts.in_scope, facts.malformed, facts.named) == ({"native": 0, "otlp": 0},) * 2 + ({},)
-
-
 def test_events_that_name_their_topic_or_group_are_counted_per_side_and_kind():
     """A side that names none proves nothing about one of them."""
     facts = facts_of(counted("native"), counted("otlp", named=0), counted("otlp", kind="consume", named=2))

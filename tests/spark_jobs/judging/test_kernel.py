@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,20 +47,6 @@ def test_spans_of_one_trace_without_an_attempt_id_are_two_keys():
     spans = [consumed("M", attempt=None, trace_id="t", span_id=span_id) for span_id in "ab"]
     verdicts = judge_events([*spans, *delivery("END", at_ms=1_000_000)])
     assert [row["otlp_count"] for row in verdicts if row["msg_id"] == "M"] == [1, 1]
-
-
-@pytest.mark.parametrize(("keys", "keys_per_slice", "sizes"), [(7, 3, [4, 3]), (7, 100, [7]), (0, 3, [0])])
-def test_slices_have_about_as_many_keys_as_asked_for(keys, keys_per_slice, sizes):
-    events = [consumed(f"M{number}") for number in range(keys)]
-    slices = judge_slices(table_of(events), plan_of(events, POLICY), keys_per_slice=keys_per_slice)
-    assert [len(judged.verdicts) for judged in slices] == sizes
-
-
-def test_event_row_refers_to_its_verdict():
-    events = [*delivery("A"), consumed("A"), *delivery("B", at_ms=5)]
-    judged = judge(table_of(events, [("native", "C")]), plan_of(events, read_policy(None)))
-    names = judged.verdicts["msg_id"].to_pylist()
-    assert [None if at < 0 else names[at] for at in judged.verdict_of] == ["A", "A", "A", "B", "B", None]
 
 
 def test_delivery_of_a_huge_message_is_matched_with_its_own_span():

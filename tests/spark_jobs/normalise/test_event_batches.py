@@ -12,7 +12,7 @@ from bridge.otlp.roles import ALIASES
 from spark_jobs.jobs.naming import claims_in, resolve_message_ids
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.normalise.values import row_hashes
-from spark_jobs.schemas import EVENT, READ_EVENT
+from spark_jobs.schemas import EVENT
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, batch, events, span
 from tests.support import otlp_json
 from tests.support.reading import events_of, malformed_of, otlp_side, rows_in
@@ -50,16 +50,6 @@ def test_rows_keep_their_order_and_batches_may_be_cut_anywhere(rows, cut):
     assert len(set(seen)) == len(seen)
     slices = [whole.slice(0, cut), whole.slice(cut, 1), whole.slice(cut + 1)]
     assert [event for one in event_batches(slices) for event in one.to_pylist()] == found
-
-
-def test_every_batch_has_the_schema_of_events_that_were_read():
-    (made,) = event_batches([batch(span(), BAD_ROW)])
-    assert made.schema.equals(READ_EVENT)
-
-
-def test_empty_batch_gives_no_batch():
-    """Spark may hand over a partition without rows."""
-    assert list(event_batches([batch()])) == []
 
 
 def test_bad_span_is_one_row():

@@ -211,16 +211,6 @@ def test_lone_surrogate_of_utf_7_is_a_question_mark():
     assert [event["topic"] for event in events] == ["t?"]
 
 
-def test_batch_send_of_hundreds_with_long_keys_is_laid_out_in_small_batches():
-    ids, keys = [f"{at:032X}" for at in range(500)], "k" * 100_000
-    fields = ["Pub", "1000", "r", "g", "t", ",".join(ids), "a", keys, "h:1", "9", "5", "0", ",".join(ids[::-1]), "true"]
-    made = list(native_batches([batch(("\x01".join(fields) + "\x02").encode() * 2)], InputCounts(), writer="mqtrace"))
-    rows = [row for some in made for row in some.select(["msg_id", "offset_msg_id", "record_index"]).to_pylist()]
-    expected_ids = [(one, offset, record) for record in (0, 1) for one, offset in zip(ids, ids[::-1], strict=True)]
-    assert [tuple(row.values()) for row in rows] == expected_ids
-    assert max(some.nbytes for some in made) < 20 << 20
-
-
 def test_records_of_several_bodies_on_a_line_have_positions_of_their_own():
     """A record without ids is known by its position alone; the bodies may come in batches of their own."""
     bodies = [(3, RECORD * 2, False), (3, RECORD + "junk\x02", True)]

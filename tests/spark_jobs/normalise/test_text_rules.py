@@ -1,38 +1,16 @@
-"""Texts of both sides are brought to one form; numbers and arrays are read as Spark reads them."""
+"""Texts of both sides are brought to one form."""
 
 import json
-from functools import partial
 
 import pyarrow as pa
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import functions as F
 
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
-from spark_jobs.normalise.values import first_text, folded_id, integer, json_texts, key_set, key_sets, present
+from spark_jobs.normalise.values import folded_id, json_texts, key_set, key_sets, present
 
 WORDS = ("", " ", "null", " null", "dKey", "abc", " aBc1 ", "\tab", "ﬀ", "ab ", "xyz", "\U0001d4b3", "\x00")
-NUMBERS = (
-    *("5", "+5", "-5", " 5 ", "\t5\n", "\x005\x1f", "\x7f5", "0005", "-0", "0" * 5000 + "7", "9" * 5000, "5 5", "+-5"),
-    *("5.0", "5.", ".5", "1e3", "0x5", "5L", "٣", "\xa05", "\x855", "", "-", "+", "true"),
-    *("2147483647", "2147483648", "-2147483648", "-2147483649"),
-    *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809"),
-)
-ARRAYS = (
-    *('["a"]', '["a","b"]', ' [ "a" , null ]\n', "[]", "[[]]", '[1,true,null,{"a": 1},[1, "é"]]', '["a"] and more'),
-    *('["\\ud800"]', '["\\ud83d\\ude00"]', "[NaN]"),
-    *('["a"', '["a",]', '["a" "b"]', "[a]", "['a'", '["a\tb"]', '["\\x"]', "[01]", "[+1]", "[.5]", "[tru]"),
-    *("", "null", '"a"', "5", '{"a":"b"}', "\ufeff[1]", "\xa0[1]", "[" * 2000 + "]" * 2000),
-)
-KEYS = ('["b a","a"]', '[" ","null","dKey"]', '["\U0001d4b3","ﬀ","z"]', '["a\u2028b"]', '["A","a"]', "[null]", "[]")
 ANY_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
-
-
-def asked_of_spark(spark, given_texts, **columns):
-    frame = spark.createDataFrame(list(enumerate(given_texts)), "at int, text string").coalesce(1)
-    rows = frame.select("at", *(column.alias(name) for name, column in columns.items())).collect()
-    return [tuple(row[name] for name in columns) for row in sorted(rows, key=lambda row: row["at"])]
 
 
 def read_bodies(some, *rules):
@@ -66,33 +44,6 @@ def test_arrays_of_one_key_each_are_read_as_any_other(some):
     expected = [(None if text is None else keys_in(json.loads(text)),) for text in some]
     assert read_bodies(some, key_set) == expected
     assert read_bodies([*some, '["x","y"]'], key_set) == [*expected, (["x", "y"],)]
-
-
-@pytest.mark.spark
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(some=st.lists(st.text("0123456789+-. \t\x00\x7f٣", max_size=22), min_size=200, max_size=200))
-def test_number_is_read_as_spark_casts_it(spark, some):
-    asked = [*NUMBERS, *some]
-    seen = asked_of_spark(spark, asked, int=F.col("text").try_cast("int"), long=F.col("text").try_cast("bigint"))
-    assert seen == read_bodies(asked, partial(integer, kind=pa.int32()), partial(integer, kind=pa.int64()))
-
-
-@pytest.mark.spark
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(some=st.lists(st.text('[]"\\,ab \n{}u0', max_size=12).map("[{}".format), min_size=200, max_size=200))
-def test_array_of_texts_is_read_as_spark_reads_it(spark, some):
-    asked = [*ARRAYS, *KEYS, *some]
-    array = F.from_json("text", "array<string>")
-    seen = asked_of_spark(spark, asked, array=array, first=F.get(array, F.lit(0)))
-    assert seen == list(
-        zip(map(json_texts, asked), (first for (first,) in read_bodies(asked, first_text)), strict=True)
-    )
-    assert read_bodies(asked, key_set) == [(None if read is None else keys_in(read),) for read, _ in seen]
-
-
-def test_null_stays_null_by_every_rule():
-    rules = (present, folded_id, first_text, key_set, partial(integer, kind=pa.int64()))
-    assert read_bodies([None, None], *rules) == [(None,) * len(rules)] * 2
 
 
 def test_array_of_texts_in_single_quotes_is_none():

@@ -146,13 +146,6 @@ def test_table_of_findings_adds_up_to_the_statuses(whole, read):
     assert number(table.row("All")[3]) == sum(result().status.values())
 
 
-def test_unknown_status_and_kind_are_shown():
-    read = page(result(status={"NOVEL": 3}, status_by_kind={"dance": {"NOVEL": 3}}, findings={}))
-    table = read.table("Events by finding and kind")
-    assert "dance" in table.rows[0]
-    assert table.row("NOVEL")[:2] == ["3", "3"]
-
-
 def test_rules_behind_the_reasons_are_counted(read):
     rules = read.table("The rules behind the reasons")
     assert {rule: number(rules.row(rule)[0]) for rule in result().reason_detail} == result().reason_detail

@@ -67,10 +67,6 @@ def test_bars_fill_the_width_and_gap_has_a_label():
     assert {"1970-01-01", "1970-01-02"} <= set(words)
 
 
-def test_empty_timeline_is_a_drawing():
-    assert "none in any bucket" in timeline([])
-
-
 percentiles = st.none() | st.just(float("nan")) | st.just(float("inf")) | st.floats(-1e9, 1e12)
 latencies = st.builds(
     Latency, count=st.integers(1, 10**6), p50=percentiles, p95=percentiles, p99=percentiles, max=percentiles

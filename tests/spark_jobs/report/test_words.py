@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.page import markup
-from spark_jobs import schemas
 from spark_jobs.report import glossary as palette
 from spark_jobs.report import wording
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, label_finding
-from spark_jobs.report.samples import EVIDENCE_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
 from tools.handbook import BLOCKS
 
@@ -71,10 +69,6 @@ def test_every_word_has_one_hue_of_the_pages_of_its_own(colours, closed_list):
 def test_finding_has_a_group_and_a_label(status, reason, group, label):
     assert palette.group_finding(status, reason) == group
     assert label_finding(status, reason) == label
-
-
-def test_evidence_fields_are_fields_of_a_side():
-    assert set(EVIDENCE_FIELDS) <= set(schemas.SIDE_FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from otel_mqtrace._errors import PeerError, UsageError
-from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources
+from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,3 @@ def test_scope_without_spans_is_empty(answering, tmp_path):
     address = answering(SERVICES, http(json.dumps({"result": {"resourceSpans": resources}})))
     fetch_spans(address, tmp_path / "spans")
     assert (tmp_path / "spans").read_text(encoding="utf-8").count('"traceId": "ab"') == 1
-
-
-def test_other_sources_stay_as_they_are(tmp_path):
-    with local_sources(["a.jsonl", "kafka://a:1/t"]) as sources:
-        assert sources == ("a.jsonl", "kafka://a:1/t")

@@ -361,22 +361,6 @@ def test_too_large_ledger_is_refused(tmp_path, monkeypatch):
         read_ledgers([str(path)])
 
 
-@given(
-    growth=st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=12),
-    data=st.data(),
-)
-def test_increments_add_up_to_the_counted_total(growth, data):
-    key, points, counted, value, start_s = series("c", {}, {}), [], 0, 0, 1
-    for number, (more, restarted) in enumerate(growth):
-        if restarted:
-            value, start_s = 0, 10 * number + 5
-        value, counted = value + more, counted + more
-        points.append(Point(key, value, start_s * 1000, (10 * number + 10) * 1000))
-    drops = list(increments(data.draw(st.permutations(points))))
-    assert sum(each.count for each in drops) == counted
-    assert all(each.start_ms < each.end_ms for each in drops)
-
-
 @given(st.text())
 def test_text_is_read_or_refused_in_one_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "ledger"

@@ -20,7 +20,6 @@ from spark_jobs.sources.otlp import (
     split_batches,
 )
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import grouped
 from spark_jobs.sources.splits import Line
 
 SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4, "startTimeUnixNano": "5"}
@@ -148,12 +147,3 @@ def test_bad_span_names_the_messages_of_its_attributes_and_links():
     bad = {**SPAN, "startTimeUnixNano": "soon", "attributes": ids[0], "links": [{"attributes": ids[1]}]}
     (row,) = rows(block_batches([Line("p", 1, message(bad))], read_json_block, line_items, InputCounts()))
     assert row["bad"] == {"field": "start_ns", "reason": "not a number", "text": "soon", "mentions": [own, ipv6]}
-
-
-def test_small_batches_are_grouped():
-    empty = pa.RecordBatch.from_pydict({"a": pa.array([], pa.int64())})
-    batches = [batch for at in range(4500) for batch in (pa.RecordBatch.from_pydict({"a": [at]}), empty)]
-    together = list(grouped(batches))
-    assert [batch.num_rows for batch in together] == [2000, 2000, 500]
-    assert [row["a"] for row in rows(together)] == list(range(4500))
-    assert list(grouped([empty])) == []
