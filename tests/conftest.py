@@ -83,6 +83,14 @@ def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Answer an interrupt as in a terminal, also where a Spark session of this process has taken the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Give the one SparkSession of the run: two threads."""

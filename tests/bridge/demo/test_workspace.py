@@ -1,6 +1,5 @@
 """The demo needs one extra; it replaces its own output and nothing else, one run at a time."""
 
-import signal
 import sys
 from typing import Final
 
@@ -87,16 +86,13 @@ signal.pause()
 """
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_demo_waits_until_its_reconciliation_has_cleaned_up(monkeypatch, tmp_path):
     """A program that interrupts its parent, and cleans up when it is terminated, stands in for the reconciliation."""
     program = tmp_path / "program"
     program.write_text(_STAND_IN.format(sys.executable))
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with claim(tmp_path / "demo") as place, pytest.raises(KeyboardInterrupt):
-            reconcile(place, grace_ms=0)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with claim(tmp_path / "demo") as place, pytest.raises(KeyboardInterrupt):
+        reconcile(place, grace_ms=0)
     assert [*place.report.iterdir()] == []

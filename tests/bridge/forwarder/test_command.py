@@ -126,14 +126,6 @@ def test_source_that_stops_answering_before_anything_came_is_exit_1(receiver, ca
         )
 
 
-@pytest.fixture
-def interruptible():
-    """Have a SIGINT raise ``KeyboardInterrupt``, also where this process was started in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_interrupt_before_the_source_has_answered_is_exit_130(tmp_path, capsys):
     with RemotingCluster() as cluster:

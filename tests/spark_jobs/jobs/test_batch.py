@@ -61,7 +61,6 @@ def scenarios(tmp_path_factory):
     return run(options("scenarios-5.3.3-old", out, "rocketmq-5.3.3")), out
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_residue_of_many_buckets_is_one_array_a_column_in_their_order():
     rows = {
         number: [{"kind": "publish", "msg_id": f"M{number}-{row}", "on_native": True} for row in range(2)]
@@ -73,6 +72,7 @@ def test_residue_of_many_buckets_is_one_array_a_column_in_their_order():
     assert {column.num_chunks for column in residue.columns} == {1}
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
     """Before the reports those of the last run stay; once they are being written it waits for all of them."""
     given = options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", grace_ms=None)
