@@ -54,7 +54,6 @@ ERRORS: dict[str, BaseException] = {
     "usage": UsageError("no such thing;\n  try another"),
     "system": PermissionError(13, "Permission denied", "landing"),
     "hostile": UsageError("\x1b[31mred\x07 \u202etxt"),
-    "silent": MqTraceError(),
     "name": UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
     "memory": MemoryError("malloc of size 64 failed"),
     "thread": RuntimeError("can't start new thread"),
@@ -96,10 +95,6 @@ def streams() -> int:
         sys.stdout.buffer.write(b"line\n" * 200_000)
 
 
-def cannot_be_parsed(part: int | str) -> None:
-    """Take an option that is a number or a text, which typer refuses."""
-
-
 def _points(*names):
     return [EntryPoint(name, f"{__name__}:{name.replace('-', '_')}", COMMAND_GROUP) for name in names]
 
@@ -120,14 +115,6 @@ def test_called_command_alone_is_imported_and_its_number_is_the_exit_code(argume
 def test_broken_command_reports_its_error_when_called():
     with pytest.raises(MqTraceError, match=r"^mqtrace broken cannot be loaded \(.*no_such_module.*\); reinstall"):
         run(["broken", "--strange", "x", "--help"], [_BROKEN])
-
-
-def test_command_that_typer_cannot_make_is_reported_when_called(capsys):
-    points = _points("answers", "cannot-be-parsed")
-    assert run(["--help"], points) == 0
-    assert "Answer with a number" in capsys.readouterr().out
-    with pytest.raises(MqTraceError, match="cannot-be-parsed cannot be loaded"):
-        run(["cannot-be-parsed"], points)
 
 
 @pytest.mark.parametrize("target", ["tests.support.no_such_module:command", f"{__name__}:__name__"])
@@ -187,7 +174,6 @@ def test_abort_of_a_command_is_an_interrupt():
     [
         ("usage", 2, "mqtrace: error: no such thing; try another\n"),
         ("system", 2, "mqtrace: error: [Errno 13] Permission denied: 'landing'\n"),
-        ("silent", 2, "mqtrace: error: MqTraceError\n"),
         ("hostile", 2, "mqtrace: error: \\x1b[31mred\\x07 \\u202etxt\n"),
         (
             "name",

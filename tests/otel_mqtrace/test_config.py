@@ -3,7 +3,6 @@
 import logging
 import re
 from dataclasses import fields, replace
-from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -11,9 +10,6 @@ from hypothesis import strategies as st
 
 from otel_mqtrace import config
 from otel_mqtrace.client_properties import (
-    application_kafka_config,
-    forget_application_kafka_config,
-    remember_application_kafka_config,
     without_password,
 )
 from otel_mqtrace.config import DIALECTS, Settings
@@ -64,8 +60,6 @@ def test_code_wins_over_the_environment():
     ("name", "value", "default"),
     [
         ("MQTRACE_QUEUE_SIZE", "many", "2048"),
-        ("MQTRACE_BATCH_SIZE", "0", "100"),
-        ("MQTRACE_LINGER_MS", "-4", "500"),
         ("MQTRACE_ENABLED", "perhaps", "True"),
         ("MQTRACE_PROCESS_CONTEXT", "sideways", "'auto'"),
         ("MQTRACE_PRESET", "rocketmq9", "no preset"),
@@ -73,8 +67,6 @@ def test_code_wins_over_the_environment():
         ("MQTRACE_QUEUE_SIZE", str(10**30), "2048"),
         ("MQTRACE_TOPIC_SAMPLING", "5", "nothing"),
         ("MQTRACE_MAX_MESSAGE_BYTES", "0", "128000"),
-        ("MQTRACE_RECEIVE_SPANS", "sometimes", "False"),
-        ("MQTRACE_CREATE_TRACE_TOPIC", "later", "False"),
     ],
 )
 def test_wrong_value_is_one_warning_with_name_value_and_default(caplog, name, value, default):
@@ -120,17 +112,6 @@ def test_trace_topic_and_matching_topics_are_excluded(topic, excluded):
     assert Settings(topic_exclude=("audit.*",)).excludes(topic) is excluded
 
 
-def test_only_connection_settings_of_the_first_client_are_remembered():
-    forget_application_kafka_config()
-    remember_application_kafka_config({"group.id": "no servers here"})
-    assert application_kafka_config() is None
-    first = {"bootstrap.servers": "a:1", "sasl.username": "u", "security.protocol": "SSL"}
-    remember_application_kafka_config({**first, "on_delivery": print, "group.id": "g"})
-    remember_application_kafka_config({"bootstrap.servers": "b:2"})
-    assert application_kafka_config() == first
-    forget_application_kafka_config()
-
-
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -165,10 +146,6 @@ def test_wrong_connection_setting_is_logged_by_its_type(caplog):
 
 def test_dialects_are_those_of_the_codec():
     assert list(DIALECTS) == list(layout.DIALECTS)
-
-
-def test_every_setting_has_a_type():
-    assert set(get_type_hints(Settings)) == {each.name for each in fields(Settings)}
 
 
 @pytest.mark.parametrize(

@@ -220,31 +220,6 @@ def test_exporter_of_a_second_instrumentor_alone_is_refused_with_the_fix(instrum
     assert caplog.text.count("no exporter named 'nowhere'") == 1
 
 
-def test_exporter_that_a_function_makes_is_shared_by_two_instrumentors():
-    provider, settings = TracerProvider(shutdown_on_exit=False), Settings(exporters=("made",))
-    factories = {"made": lambda: RecordingExporter()}  # noqa: PLW0108 - a factory that is no class
-    bindings = [ProviderBinding(provider, None, settings, [], {}, factories) for _ in range(2)]
-    for each in bindings:
-        each.attach()
-    assert bindings[0].processor is bindings[1].processor is not None
-    assert bindings[1].refused_exporters == {}
-    for each in bindings:
-        each.detach()
-
-
-def test_exporter_that_a_function_makes_is_not_added_beside_the_application_s_own(caplog):
-    class Exporter(RecordingExporter):
-        def shutdown(self):
-            ended.append(self)
-
-    provider, ended, made = TracerProvider(shutdown_on_exit=False), [], Exporter()
-    provider.add_span_processor(MqTraceSpanProcessor(Exporter()))
-    binding = ProviderBinding(provider, None, Settings(exporters=("made",)), [], {}, {"made": lambda: made})
-    binding.attach()
-    assert (binding.processor, ended) == (None, [made])
-    assert caplog.text.count("'made' is on the application's own") == 1
-
-
 def test_exporter_of_the_sdk_beside_ours_is_one_warning(instrumentor, caplog, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console, mqtrace_native_file")
     for exporter, warnings in (RecordingExporter(), 0), (NativeFileSpanExporter(directory=tmp_path), 1):
@@ -318,10 +293,6 @@ def test_option_of_a_wrong_type_is_one_warning(instrumentor, caplog, monkeypatch
         ("raise ImportError('libssl.so.3: cannot open')", "confluent-kafka cannot be imported: libssl.so.3"),
         ("import no_such_part", "confluent-kafka cannot be imported: No module named 'no_such_part'"),
         (
-            "raise PermissionError(13, 'Permission denied')",
-            "confluent-kafka cannot be imported: PermissionError: [Errno 13] Permission denied; it is not traced",
-        ),
-        (
             "raise TypeError('Descriptors cannot be created.\\nadvice')",
             "Descriptors cannot be created.; it is not traced",
         ),
@@ -393,6 +364,7 @@ def test_disabled_instrumentation_imports_no_client_and_is_reported(run_code, tm
 def test_connection_of_the_application_is_remembered_without_other_settings(instrumentor, instrument, kafka, spans):
     instrument()
     confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "ssl.ca.location": "probe"})
+    confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "ssl.ca.location": "of the second"})
     assert application_kafka_config() == {"bootstrap.servers": kafka.bootstrap_servers, "ssl.ca.location": "probe"}
     instrumentor.uninstrument()
     assert application_kafka_config() is None

@@ -1,32 +1,29 @@
 """Attributes of a message and its headers, captured headers, and the names that the opt-in to conventions asks for."""
 
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind
 
-from otel_mqtrace import ConsumeHook, SendHook, semconv
+from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.attributes import (
     MAX_CAPTURED_CHARACTERS,
     MAX_CAPTURED_VALUES,
     OPT_IN,
     HeaderCapture,
-    LegacyNames,
 )
 from otel_mqtrace.hooks.propagation import HEADER_GETTER, creation_of, propagator_in_force
-from otel_mqtrace.hooks.tracing import Tracing
-from otel_mqtrace.model import MessageType, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, Operation, trace_context_of
+from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
+from otel_mqtrace.model import MessageType
+from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
-from otel_mqtrace.wire.native import encode_context
 from tests.support.mailbox import TRACEPARENT, incoming
-from tests.support.native_spans import span_attributes
-from tests.support.strategies import sayable
 
 HEADERS = (("UNIQ_KEY", b"FROM-HEADER"), ("TAGS", b"paid"), ("KEYS", b"k1 k2"), ("RECONSUME_TIME", b"3"), TRACEPARENT)
 
@@ -266,7 +263,7 @@ _OLD_PROCESS = {
 
 def _send(tracing, system="kafka"):
     hook = SendHook(tracing=tracing, system=system, client_id="shop", servers="broker:9092")
-    hook.after(hook.before("orders", body=b"x", headers={"KEYS": b"a b"}), partition=2, offset=7)
+    hook.after(hook.before("orders", body=b"x", headers={"KEYS": b"a b", "UNIQ_KEY": b"0A"}), partition=2, offset=7)
 
 
 def _process(tracing, *messages, system="kafka"):
@@ -324,58 +321,24 @@ def test_batch_has_the_old_names_of_its_client(monkeypatch, tracing_with, export
     assert [bean.offset_msg_id for bean in trace_context_of(span).beans] == ["orders-2@7", "orders-3@8"]
 
 
-@pytest.mark.parametrize(
-    ("attributes", "old"),
-    [
-        ({"messaging.destination.partition.id": "eu-1"}, {"messaging.kafka.partition": "eu-1"}),
-        ({"messaging.operation.type": "settle", "messaging.operation.name": "commit"}, {}),
-    ],
-    ids=["partition other than a number", "an operation that came later"],
-)
-def test_old_names_replace_or_accompany_the_current_ones(attributes, old):
-    given = dict(attributes)
-    assert LegacyNames(both=False).attributes(attributes) == old
-    assert LegacyNames(both=True).attributes(attributes) == given | old
-    assert attributes == given
+def test_poll_and_settlement_have_old_span_names_under_legacy(monkeypatch, tracing_with, exporter):
+    monkeypatch.setenv(OPT_IN, "messaging/legacy")
+    tracing = tracing_with(receive_spans=True, settle_spans=True)
+    for messages in ([incoming()], [incoming(), incoming(topic="bills")]):
+        ConsumeHook(tracing=tracing).received(messages, start_ns=0)
+    settle = SettleHook(tracing=tracing)
+    settle.after(settle.before("commit"), [SettledOffset("orders", 0, 1)])
+    assert [each.name for each in exporter.take_all()] == ["orders receive", "receive", "orders commit"]
 
 
-@pytest.mark.parametrize(
-    ("operation", "topic", "name"),
-    [
-        (Operation(None, "poll", "receive", SpanKind.CLIENT), "orders", "orders receive"),
-        (Operation(None, "poll", "receive", SpanKind.CLIENT), None, "receive"),
-        (Operation(None, "commit", "settle", SpanKind.CLIENT), "orders", "orders commit"),
-        (OPERATIONS[TraceType.END_TRANSACTION], "orders", "orders end_transaction"),
-    ],
-)
-def test_old_span_names_begin_with_the_topic(operation, topic, name):
-    assert LegacyNames(both=False).span_name(operation, topic) == name
-
-
-def _record_under(trace_ctx: TraceContext, naming: LegacyNames | None):
-    """Return the record of a span of ours with the names of ``naming``."""
-    tracing = Tracing(tracer=recording_provider(RecordingExporter()).get_tracer("t"), naming=naming)
-    split = span_attributes(trace_ctx)
-    span = tracing.start_span(
-        OPERATIONS[trace_ctx.trace_type],
-        trace_ctx.beans[0].topic,
-        context=Context(),
-        attributes=split.span,
-        links=[Link(SpanContext(1, 2, is_remote=True), own) for own in split.links],
-        start_ns=1_790_000_000_000_000_000,
-    )
-    tracing.set_attributes(span, {semconv.MQTRACE_COST_TIME: trace_ctx.cost_ms or 5})
-    if trace_ctx.trace_type is not TraceType.SUB_BEFORE:  # the one that leaves at the start
-        span.end(1_790_000_000_005_000_000)
-    return trace_context_of(span)
-
-
-@given(sayable())
-@settings(max_examples=50)
-def test_native_record_is_the_same_under_all_names(drawn):
-    trace_ctx, dialect, _ = drawn
-    read = [_record_under(trace_ctx, naming) for naming in (None, LegacyNames(both=True), LegacyNames(both=False))]
-    assert read[0] is not None
-    assert read[1] == read[0]
-    assert read[2] == read[0]
-    assert len({encode_context(each, dialect=dialect).body for each in read}) == 1
+@pytest.mark.parametrize("asked", ["messaging/legacy", "messaging/dup"])
+def test_native_record_is_the_same_under_old_names(monkeypatch, tracing_with, exporter, asked):
+    records = []
+    for names in ("", asked):
+        monkeypatch.setenv(OPT_IN, names)
+        tracing = tracing_with()
+        _send(tracing)
+        for messages in ([incoming(partition=2)], [incoming(partition=2), incoming(partition=3, offset=8)]):
+            _process(tracing, *messages)
+        records.append([replace(trace_context_of(each), request_id=None) for each in exporter.take_all()])
+    assert records[0] == records[1]

@@ -1,13 +1,10 @@
 """Every span that was opened ends: failures of the application, of the wire, of our own code, and collected clients."""
 
-import asyncio
 import gc
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from textwrap import dedent
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -15,15 +12,15 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import StatusCode
 
-from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook, process
+from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, failure_of, when_collected
-from otel_mqtrace.hooks.process import Handling, sources
+from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, when_collected
+from otel_mqtrace.hooks.process import Handling
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.mailbox import incoming
-from tests.support.programs import clean_environment, run_in_child, run_program, run_python
+from tests.support.programs import clean_environment, run_in_child, run_program
 from tests.support.source_tree import ROOT
 
 
@@ -46,17 +43,6 @@ def test_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, expor
     assert refused.attributes["mqtrace.success"] is False
     for span in (handled, refused):
         assert [event.attributes["exception.type"] for event in span.events] == ["UnprintableError"]
-
-
-async def test_failure_that_is_recorded_still_counts_as_never_retrieved():
-    complaints, loop = [], asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
-    future = loop.create_future()
-    future.set_exception(KeyError("mine"))
-    assert str(failure_of(future)) == "'mine'"
-    del future
-    gc.collect()
-    assert complaints == ["Future exception was never retrieved"]
 
 
 @pytest.mark.parametrize(
@@ -172,29 +158,6 @@ def test_exit_that_interrupts_our_code_is_counted_and_reaches_the_application(le
     assert guard.failures() == {"Hook.before (a signal handler raised)": 1}
 
 
-def test_failure_while_the_interpreter_ends_is_not_logged():
-    done = run_python(
-        dedent("""
-            from otel_mqtrace.hooks.guard import guarded
-
-            @guarded("Hook.before")
-            def fail():
-                raise ValueError
-
-            def suspended():
-                try:
-                    yield
-                finally:
-                    fail()
-
-            held = suspended()
-            next(held)
-        """),
-        cwd=ROOT,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_what_a_signal_handler_raises_in_a_span_processor_reaches_the_application(interrupt):
     exporter = RecordingExporter()
     exporter.wants = interrupt
@@ -206,22 +169,6 @@ def test_what_a_signal_handler_raises_in_a_span_processor_reaches_the_applicatio
         span.end()
     assert processor.internal_errors == 0
     processor.shutdown()
-
-
-def test_message_of_a_block_that_a_signal_handler_interrupts_at_its_start_is_ended(interrupt, no_failures_yet):
-    outcomes = []
-
-    class Owner:
-        call = property(interrupt)
-
-        def finish(self, code, exception):
-            outcomes.append((code, type(exception)))
-
-    sources.append(source := SimpleNamespace(owner_of=lambda *_: Owner()))
-    with pytest.raises(TimeLimitError), process("letter"):
-        pass
-    sources.remove(source)
-    assert outcomes == [(ContextCode.EXCEPTION, TimeLimitError)]
 
 
 class Client:
@@ -248,62 +195,6 @@ def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, e
     span = exporter.take(name="send orders")
     assert span.end_time - span.start_time == 5_000_000
     assert span.attributes["mqtrace.send_outcome"] == "abandoned"
-
-
-@pytest.mark.parametrize(
-    ("start", "thread", "outcome"),
-    [("fork", "", "abandoned"), ("spawn", "", "abandoned"), ("fork", "thread", None), ("spawn", "thread", None)],
-)
-def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start, thread, outcome):
-    """A forked one leaves past ``atexit``; a spawned one does not. Both wait for the application's threads."""
-    program = tmp_path / "application.py"
-    program.write_text(
-        dedent(
-            """
-            import multiprocessing.util, sys, threading
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-            from otel_mqtrace import MqTraceSpanProcessor, SendHook
-            from otel_mqtrace.hooks.outcome import defer_end, when_collected
-            from opentelemetry import trace
-
-            class Client:
-                pass
-
-            def write(span):
-                return f"{span.name} {span.attributes.get('mqtrace.send_outcome')}\\n"
-
-            def child():
-                provider = TracerProvider()
-                provider.add_span_processor(MqTraceSpanProcessor(ConsoleSpanExporter(formatter=write)))
-                trace.set_tracer_provider(provider)
-                hook, Client.still_there = SendHook(), Client()
-                call = hook.before("orders")
-                outcome = {"error": "abandoned", "outcome": "abandoned"}
-                when_collected(Client.still_there, lambda: defer_end(hook, call, **outcome))
-
-                left = threading.Event()
-                if sys.version_info >= (3, 13):
-                    left.set()  # such a child joins its threads first
-                multiprocessing.util.Finalize(None, left.set, exitpriority=-1)  # after open calls have ended
-
-                def end_later():
-                    left.wait()
-                    hook.after(call)
-                    provider.force_flush()
-
-                if sys.argv[2]:
-                    threading.Thread(target=end_later).start()
-
-            if __name__ == "__main__":
-                process = multiprocessing.get_context(sys.argv[1]).Process(target=child)
-                process.start()
-                process.join()
-            """
-        )
-    )
-    done = run_program(sys.executable, program, start, thread, env=clean_environment(PYTHONPATH=ROOT))
-    assert (done.stdout, done.stderr) == (f"send orders {outcome}\n", "")
 
 
 def test_call_that_has_ended_does_not_end_again(sender, exporter, caplog):
@@ -349,16 +240,17 @@ def test_forked_child_ends_no_span_of_its_parent(sender, exporter):
 
 
 AT_EXIT = """
+import multiprocessing, sys
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-from otel_mqtrace import ConsumeHook, SendHook, process
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook, process
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.outcome import defer_end, when_collected
 from otel_mqtrace.hooks.process import Owner, sources
 from otel_mqtrace.hooks.tracing import Tracing
 
 provider = TracerProvider()
-provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
+provider.add_span_processor(MqTraceSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
 hook = SendHook(tracing=Tracing.create(tracer_provider=provider))
 
 
@@ -399,3 +291,23 @@ otel_mqtrace.provider.ProviderBinding(provider, None, settings, [], {}, {}).atta
 client = Client("first")
 """
     assert run_code("import weakref; weakref.finalize(weakref, int)" + AT_EXIT + attached) == "send first\n"
+
+
+IN_A_CHILD = """
+def child():
+    Client.still_there = Client("orders")
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=child)
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start):
+    """A forked one leaves past ``atexit``; a spawned one does not."""
+    program = tmp_path / "application.py"
+    program.write_text(AT_EXIT + IN_A_CHILD)
+    done = run_program(sys.executable, program, start, env=clean_environment(PYTHONPATH=ROOT))
+    assert (done.stdout, done.stderr) == ("send orders\n", "")

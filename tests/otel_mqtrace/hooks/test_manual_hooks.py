@@ -2,28 +2,22 @@
 
 import asyncio
 import json
-import threading
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from opentelemetry import trace
-from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace import Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
 from otel_mqtrace.hooks import outcome
-from otel_mqtrace.hooks.propagation import index_headers, pairs_of, replace_headers
+from otel_mqtrace.hooks.propagation import index_headers
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
 from otel_mqtrace.model import ContextCode, TraceType, TransactionState
 from otel_mqtrace.records.message import header_text
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.consuming import in_thread
 from tests.support.landings import landed_bodies, records_of
-from tests.support.mailbox import SENDER, TRACEPARENT, Letter, incoming
+from tests.support.mailbox import Letter, incoming
 from tests.support.opentelemetry_release import needs_sdk
 from tests.support.source_tree import ROOT
 
@@ -105,20 +99,6 @@ def test_ends_of_one_transaction_fit_into_the_queue(joined, exporter, queue_size
     assert len(exporter.take_all("end_transaction orders")) == ends_shown
 
 
-@given(st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5) | st.text(max_size=5))))
-def test_replaced_headers_are_a_copy(headers):
-    before = list(headers)
-    sent = replace_headers(headers, {"traceparent": "t"}, frozenset({"tracestate"}))
-    assert headers == before
-    assert [name.lower() for name, _ in sent].count("traceparent") == 1
-    assert sent[:-1] == [pair for pair in before if pair[0].lower() not in {"traceparent", "tracestate"}]
-
-
-@pytest.mark.parametrize("headers", [(("a", b"1"),), [["a", b"1"]], 5, "text"])
-def test_headers_of_other_types_are_left_to_the_client(headers):
-    assert pairs_of(headers) is None
-
-
 def test_last_header_of_a_name_is_read_and_none_is_skipped():
     assert header_text(index_headers([("a", b"1"), ("A", b"x"), ("a", b"2"), ("a", None)]), "a") == "2"
     assert header_text(index_headers([("a", None)]), "a") is None
@@ -151,17 +131,6 @@ def test_recorded_attributes_of_a_message_never_change(tracing, exporter):
     attributes = exporter.take().attributes
     names = ("messaging.message.id", "messaging.kafka.offset", "messaging.kafka.message.key")
     assert [attributes[name] for name in names] == ["ID1", 1, "k1"]
-
-
-def test_application_propagator_runs_on_the_consuming_thread(processed, propagating):
-    class Watching(CompositePropagator):
-        def extract(self, *args, **kwargs):
-            assert threading.current_thread() is threading.main_thread()
-            return super().extract(*args, **kwargs)
-
-    propagating(Watching([TraceContextTextMapPropagator()]))
-    span = processed(incoming(TRACEPARENT), incoming(TRACEPARENT, offset=8), batch=True)
-    assert in_thread(lambda: [link.context.span_id for link in span.links]) == [SENDER] * 2
 
 
 EXAMPLE = ROOT / "docs" / "examples" / "own_client.py"

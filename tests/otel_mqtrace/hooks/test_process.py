@@ -105,12 +105,6 @@ def test_unrecorded_message_is_still_propagated(tracing_with):
     hook.after(call)
 
 
-def test_explicit_mode_is_a_setting():
-    blocks = ExplicitMode("explicit")
-    assert [blocks.expect_blocks(5_000) for _ in range(3)] == [True] * 3
-    assert not ExplicitMode("auto").expect_blocks(1)
-
-
 def test_explicit_mode_lasts_while_blocks_come(caplog):
     blocks = ExplicitMode("auto")
     for _ in range(2):

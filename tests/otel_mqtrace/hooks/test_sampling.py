@@ -2,7 +2,6 @@
 
 import random
 import re
-from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 from unittest.mock import Mock
@@ -42,11 +41,9 @@ from opentelemetry.trace import (
 
 from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks.attributes import LegacyNames
-from otel_mqtrace.hooks.sampling import TracerState, max_links, processors_of, remove_processor
+from otel_mqtrace.hooks.sampling import TracerState, max_links
 from otel_mqtrace.hooks.tracing import Tracing
-from otel_mqtrace.model import TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, trace_context_of
+from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.mailbox import incoming
 from tests.support.opentelemetry_release import needs_sdk
@@ -216,20 +213,6 @@ def test_tracer_without_an_sdk_has_no_limit_of_links() -> None:
     assert [max_links(tracer) for tracer in NO_SDK] == [None, None]
 
 
-def test_removed_processor_leaves_the_others_at_work() -> None:
-    kept, gone = RecordingExporter(), RecordingExporter()
-    made = TracerProvider()
-    processors = [SimpleSpanProcessor(kept), SimpleSpanProcessor(gone)]
-    for each in processors:
-        made.add_span_processor(each)
-    assert list(processors_of(made)) == processors
-    remove_processor(made, processors[1])
-    made.get_tracer("x").start_span("x").end()
-    assert ([span.name for span in kept.take_all()], gone.take_all()) == (["x"], [])
-    remove_processor(trace.NoOpTracerProvider(), processors[0])
-    assert processors_of(trace.NoOpTracerProvider()) == ()
-
-
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0)])
 def test_unsampled_span_is_neither_a_start_nor_an_error(sampler: Sampler) -> None:
     exporter = RecordingExporter()
@@ -324,16 +307,6 @@ def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
     assert ids[:3] == [call.span_context.trace_id for call in calls]
 
 
-def test_id_of_a_span_that_could_not_start_is_not_used_for_the_next(sampling, exporter):
-    tracing = replace(sampling({"orders": 1.0}), naming=LegacyNames(both=True))
-    start = {"context": Context(), "start_ns": 1}
-    with pytest.raises(TypeError):
-        tracing.start_span(OPERATIONS[TraceType.PUB], "orders", attributes=None, **start)
-
-    tracing.start_span(OPERATIONS[TraceType.PUB], None, attributes={}, **start).end()
-    assert len(exporter.take_all()) == 1
-
-
 NAMES = st.sampled_from(["TAGS", "KEYS", "traceparent", "Traceparent", "tracestate", "baggage", "UNIQ_KEY", "order"])
 HEADERS = st.one_of(
     st.none(),
@@ -405,19 +378,6 @@ def test_suppressed_send_or_other_propagator_has_no_shortcut(propagating: Any) -
         assert inject_unsampled(unsampled, "orders", None) is None
     propagating(CompositePropagator([]))
     assert inject_unsampled(unsampled, "orders", None) is None
-
-
-def test_late_provider_is_attached_before_the_first_send() -> None:
-    asked: list[None] = []
-    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
-    tracing = Tracing.create(tracer_provider=provider, before_span=lambda: asked.append(None))
-    unsampled, ids = SendHook(tracing=tracing), tracing.tracer.id_generator
-    drawn = []
-    ids.generate_trace_id = lambda: drawn.append(1) or 1
-    assert inject_unsampled(unsampled, "orders", [("traceparent", b"00")]) is None
-    assert (len(asked), drawn) == (1, [])
-    assert inject_unsampled(unsampled, "orders", None) is not None
-    assert (len(asked), drawn) == (1, [1])
 
 
 def _beans_of_a_poll(tracing, exporter, count):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 from opentelemetry.trace import SpanContext, StatusCode
@@ -14,10 +14,8 @@ from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan
-from otel_mqtrace.records.message import read_origins, read_traceparent
 from otel_mqtrace.spans.mapping import readable_span
 from otel_mqtrace.wire.native import DIALECTS, decode_body
-from tests.support.programs import run_in_child
 from tests.support.record_equality import Lane, Leaders, World, assert_equal, native_of
 
 SENDER = SpanContext(3, 4, is_remote=True)
@@ -228,14 +226,6 @@ def test_message_received_within_a_span_gets_a_span():
         assert world.record(_Message()) is None
 
 
-def test_child_of_a_fork_does_not_end_what_its_parent_polled():
-    world = _World()
-    call = world.record(_Message())
-    assert run_in_child(lambda: world.hook.after(call) or len(world.ended.take_all())) == 0
-    world.hook.after(call)
-    assert len(world.ended.take_all()) == 1
-
-
 @pytest.mark.parametrize(("status", "is_success"), [(StatusCode.UNSET, True), (StatusCode.ERROR, False)])
 @pytest.mark.parametrize("form", ["record", "open"])
 def test_span_that_the_handler_ended_is_equal_in_both_formats(form, status, is_success):
@@ -250,36 +240,3 @@ def test_span_that_the_handler_ended_is_equal_in_both_formats(form, status, is_s
     assert (record.success, record.context_code, refused) == (is_success, code, {})
     assert (span.attributes["mqtrace.success"], span.attributes["mqtrace.context_code"]) == (is_success, code.name)
     assert span.status.description == (None if is_success else "card refused")
-
-
-_plain = st.from_regex("00-[019af]{32}-[019af]{16}-0[0-3]", fullmatch=True)
-_zeros = st.sampled_from(
-    ["00-" + "0" * 32 + "-b7ad6b7169203331-01", "00-" + "0" * 16 + "a" * 16 + "-b7ad6b7169203331-01"]
-)
-
-
-_changes = st.tuples(
-    st.sampled_from([0, 1, 2, 35, 52, 53, 54]) | st.integers(0, 54),
-    st.sampled_from(["", "-", "0", "1", "4", "A", "g", " "]),
-)
-
-
-@st.composite
-def _headers(draw):
-    """Draw a ``traceparent``, some of them with one or two characters exchanged or left out."""
-    text = draw(_plain | _zeros)
-    for at, change in draw(st.lists(_changes, max_size=2)):
-        text = text[:at] + change + text[at + 1 :]
-    return text.encode()
-
-
-@given(st.lists(st.none() | _headers(), max_size=3))
-@example([b"00-" + b"a" * 33 + b"-" + b"b" * 15 + b"-01"])
-@example([b"00-" + b"a" * 32 + b"-" + b"0" * 16 + b"-01"])
-@example([PARENT[:-1], PARENT[-1:] + PARENT])
-@example([b"00-" + b"a" * 14 + b"--" + b"a" * 16 + b"-" + b"b" * 16 + b"-01"])
-@settings(max_examples=200)
-def test_headers_read_at_once_equal_those_read_one_by_one(headers):
-    read = [header if header is None else read_traceparent(header) for header in headers]
-    is_plain = all(one is not None for header, one in zip(headers, read, strict=True) if header is not None)
-    assert read_origins(headers) == ([one and (one[0][:16], one[0][16:]) for one in read] if is_plain else None)

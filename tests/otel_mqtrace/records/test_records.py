@@ -371,6 +371,24 @@ def test_recorded_batch_equals_the_span_of_the_same_batch(topic, rows, known, di
     assert_equal(recorded, other, dialect, expect_records=not how)
 
 
+ODD_PARENTS = (
+    b"00-" + b"a" * 33 + b"-" + b"b" * 15 + b"-01",  # dashes elsewhere
+    b"00-" + b"a" * 14 + b"--" + b"a" * 16 + b"-" + b"b" * 16 + b"-01",
+    b"00-" + b"a" * 32 + b"-" + b"0" * 16 + b"-01",  # no id
+    b"00-" + b"0" * 32 + b"-" + b"b" * 16 + b"-01",
+    *(PARENT[:9] + odd + PARENT[10:] for odd in (b"g", b"A")),
+)
+
+
+@pytest.mark.parametrize("parents", [*((PARENT, each) for each in ODD_PARENTS), (PARENT[:-1], b"1" + PARENT)])
+def test_recorded_batch_with_an_odd_trace_header_equals_its_span(parents):
+    rows = [(0, offset, 1, 3, None, [("traceparent", each)]) for offset, each in enumerate(parents)]
+    recorded, other = _World(), _World(records=False)
+    recorded.end(_recorded(recorded, "orders", rows, None))
+    other.end(_opened(other, "orders", rows, None))
+    assert_equal(recorded, other, "5.5.0", expect_records=True)
+
+
 def _an_event():
     world = World(records=True)
     hook = SendHook(tracing=world.tracing)

@@ -106,14 +106,6 @@ def test_ledger_is_limited_and_keeps_the_count(most, lost):
     assert kept[-1]["group"] is None
 
 
-@pytest.mark.parametrize("nonsense", [object(), lost_span(resource=None)])
-def test_object_that_is_not_a_span_is_ignored(nonsense):
-    losses = lane_losses(side="otlp")
-    losses.note("queue_full", nonsense)
-    losses.note("queue_full", lost_span())
-    assert sum(row["count"] for row in losses.rows()) >= 1
-
-
 def test_file_is_written_after_a_loss_at_most_every_five_seconds(tmp_path):
     clock = ManualClock()
     ledger = Ledger(tmp_path / "ledgers", clock=clock)
@@ -185,21 +177,12 @@ def test_ledger_of_a_processor_has_its_losses_by_side_and_cause(tmp_path):
     assert written["rows"] == [row for row in processor.ledger()["rows"] if row["cause"] != "already_shutdown"]
 
 
-def test_restarted_container_writes_a_file_of_its_own(run_code, tmp_path):
-    code = """
-import os, sys
-os.getpid = lambda: 7
-from otel_mqtrace.spans.loss_ledger import Ledger
-from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import span
-ledger = Ledger(sys.argv[1], clock=ManualClock())
-ledger.add_lane(side="native", component="X").note("queue_full", span())
-ledger.save_due(0, last=True)
-"""
-    for _ in range(2):
-        run_code(code, tmp_path)
-    counts = [json.loads(path.read_text())["rows"][0]["count"] for path in tmp_path.glob("ledger-*-7-*.json")]
-    assert counts == [1, 1]
+def test_restarted_container_writes_a_file_of_its_own(tmp_path):
+    for _ in range(2):  # it often has the host name and pid of the one before
+        ledger = Ledger(tmp_path, clock=ManualClock())
+        ledger.add_lane(side="native", component="X").note("queue_full", lost_span())
+        ledger.save_due(MonotonicNs(0), last=True)
+    assert [json.loads(path.read_text())["rows"][0]["count"] for path in tmp_path.iterdir()] == [1, 1]
 
 
 def test_batch_in_flight_when_the_shutdown_times_out_is_in_the_file_once(tmp_path):

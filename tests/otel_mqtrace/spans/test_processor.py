@@ -160,15 +160,6 @@ def test_child_forked_during_an_export_exports_its_own_spans_only(stuck):
     processor.shutdown()
 
 
-def test_timed_out_flushes_are_not_passed_to_the_exporter(stuck):
-    processor, exporter = stuck
-    assert not any(processor.force_flush(0) for _ in range(100))
-    exporter.let_go.set()
-    assert processor.force_flush(GENEROUS_MS)
-    assert len(exporter.flushes) == 1
-    processor.shutdown()
-
-
 def test_shutdown_ends_in_time_when_an_exporter_hangs_in_its_own():
     hanging, free = Hanging(), Scripted()
     processor = MqTraceSpanProcessor(hanging, free)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_mqtrace._workers import process_generation, restart_in_child
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import Scripted, span
-from tests.support.programs import run_in_child, run_python
+from tests.support.programs import run_python
 
 WRITING = """
 import json, os, sys, threading
@@ -230,25 +229,3 @@ def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
         written, _ = server.communicate(timeout=60)
     counts = Counter(tuple(json.loads(line)) for line in written.splitlines())
     assert counts == Counter({(True, "import"): 1, **{(False, f"request /{number}"): 1 for number in range(20)}})
-
-
-def test_forked_child_starts_everything_over_after_an_interrupt(monkeypatch):
-    restarted, unraisable = [], []
-
-    class Item:
-        def __init__(self, name):
-            self.name = name
-            restart_in_child(self)
-
-        def after_fork(self):
-            restarted.append((self.name, process_generation()))
-            if self.name == "interrupted":
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "unraisablehook", lambda lost: unraisable.append(lost.exc_type))
-    names, before = ("first", "interrupted", "last"), process_generation()
-    kept = [Item(name) for name in names]
-    Item("gone")
-    expected = [(name, before + 1) for name in names], [KeyboardInterrupt]
-    assert run_in_child(lambda: (restarted, unraisable) != expected) == 0
-    assert (restarted, process_generation(), len(kept)) == ([], before, 3)

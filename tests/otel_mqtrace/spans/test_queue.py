@@ -5,7 +5,7 @@ import signal
 import sys
 import textwrap
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 
@@ -19,10 +19,9 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._workers import Worker, refuse_subinterpreter
-from otel_mqtrace.spans import lane as lane_module
 from otel_mqtrace.spans.queue import ExportOutcome, SpanQueue
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import GENEROUS_S, Scripted, Stuck, account_balances, lane_of, span
+from tests.support.lanes import GENEROUS_S, Scripted, account_balances, lane_of, span
 
 
 def every_line_of(function):
@@ -74,36 +73,7 @@ def test_take_of_several_batches_takes_full_ones_or_the_rest_alone(offered, batc
     assert queue.waiting == offered - taken
 
 
-def test_lost_items_are_those_of_the_exporter_else_the_newest():
-    lost = []
-    queue = _queue(note=lambda reason, item: lost.append((reason, item)))
-    for outcome in (
-        ExportOutcome(exported=2, failed=1, lost={0: "export_failed"}),
-        ExportOutcome(exported=2, failed=1),
-    ):
-        for item in "abc":
-            queue.offer(item)
-        queue.take()
-        queue.settle(outcome)
-    assert lost == [("export_failed", "a"), ("export_failed", "c")]
-
-
 # -- when a batch is due -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("takes", [1, 2])
-def test_items_left_behind_have_waited_since_the_take_before_them(takes):
-    clock = ManualClock()
-    queue = _queue(100, batch_size=3, clock=clock)
-    for _ in range(10):
-        for _ in range(3 * takes):
-            queue.offer("x")
-        queue.offer("left behind")
-        clock.advance(ms=400)
-        for _ in range(takes):
-            assert len(queue.take()) == 3
-            queue.settle(None)
-        assert _due_in_ms(queue, clock) == 100
-        assert queue.take()
-        queue.settle(None)
 
 
 @given(batch_size=st.integers(1, 4), waits=st.lists(st.integers(0, 30)), steps=st.data())
@@ -148,16 +118,6 @@ def test_worker_that_stopped_is_woken_by_the_next_item_and_while_items_are_refus
     assert len(woken) > 6  # at 3, 7, 15, 31 and 63 of them, and of those that are refused
 
 
-def test_item_offered_by_a_worker_about_to_sleep_wakes_it_again(monkeypatch):
-    """A finalizer on the worker's own thread may offer after the check and before the wait."""
-    woken = []
-    queue = _queue(500, wake_worker=lambda: woken.append("up"))
-    with queue.hold():
-        monkeypatch.setattr(queue._changed, "wait", lambda _timeout: queue.offer("of a finalizer"))
-        queue.wait(1.0)
-    assert woken
-
-
 # -- finalizers, signal handlers, threads ------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("function", "drop_policy"),
@@ -184,26 +144,6 @@ def test_finalizer_may_offer_while_the_same_thread_is_in_the_queue(function, dro
         assert account_balances(queue.stats())
         assert left == queue.waiting <= 2
         assert len([queue.take() for _ in range(3) if queue.waiting]) == left
-
-
-def _interrupt():
-    raise KeyboardInterrupt
-
-
-def test_batch_is_due_again_after_ctrl_c_during_take():
-    """A processor without a thread works in the main one, which Ctrl-C interrupts anywhere."""
-    for between in every_line_of(SpanQueue.take):
-        clock = ManualClock()
-        queue = _queue(clock=clock, batch_size=2)
-        queue.offer("taken")
-        clock.advance(ms=10_000)
-        with suppress(KeyboardInterrupt), between(_interrupt):
-            queue.take()
-        queue.settle(None)
-        queue.offer("comes later")
-        clock.advance(ms=500)
-        assert _due_in_ms(queue, clock) == 0
-        assert queue.take()[-1] == "comes later"
 
 
 def test_batch_that_ctrl_c_kept_from_being_settled_has_failed():
@@ -401,30 +341,6 @@ def test_lane_offers_only_wanted_spans():
     assert account_balances(lane.stats())
 
 
-def test_full_queue_smaller_than_what_an_exporter_takes_at_once_does_not_wait(monkeypatch):
-    has_four = threading.Event()
-
-    class Together(Stuck):
-        def export(self, spans):
-            answer = super().export(spans)
-            if len(self.names) == 4:
-                has_four.set()
-            return answer
-
-        def export_batches(self, batches):
-            return [self.export(batch) for batch in batches][-1]
-
-    monkeypatch.setattr(lane_module, "_GATHER_S", 100 * GENEROUS_S)
-    exporter = Together()
-    lane = lane_of(exporter, background=True, max_queue_size=4, max_export_batch_size=2)
-    _offer(lane, "a", "b")
-    assert exporter.entered.wait(GENEROUS_S)
-    _offer(lane, "c", "d")
-    exporter.let_go.set()
-    assert has_four.wait(GENEROUS_S)
-    lane.close(FOREVER)
-
-
 def test_losses_are_logged_in_sums(caplog):
     clock = ManualClock()
     lane = lane_of(Scripted(), clock=clock, max_queue_size=1, max_export_batch_size=1)
@@ -522,18 +438,6 @@ def test_failure_of_a_blocking_call_under_gevent_is_raised_and_not_printed(run_c
             print(error)
         """
     assert run_code(program) == "integer division or modulo by zero\n"
-
-
-def test_blocking_call_stays_in_its_thread_where_gevent_patched_nothing(run_code):
-    """A debugger replaces the function that starts threads, too."""
-    run_code(
-        """
-        import _thread, functools, gevent.monkey
-        _thread.start_new_thread = functools.partial(_thread.start_new_thread)
-        from otel_mqtrace._workers import call_blocking
-        assert call_blocking(_thread.get_ident) == _thread.get_ident()
-        """
-    )
 
 
 def test_runtime_error_of_a_signal_handler_while_a_worker_starts_is_the_application_s(monkeypatch):

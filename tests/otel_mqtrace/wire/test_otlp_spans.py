@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.attributes import BoundedAttributes
@@ -14,7 +13,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from otel_mqtrace.wire.otlp import sdk_spans
-from otel_mqtrace.wire.otlp.protobuf import attribute, number_attribute
 from tests.support.opentelemetry_release import needs_sdk
 from tests.support.record_equality import spans_of
 
@@ -128,10 +126,3 @@ def test_span_that_cannot_be_encoded_leaves_its_neighbours():
     encoded, errors = _encoded(_span(), _span(start_time=-1), _span())
     assert len(encoded) == 2
     assert list(errors) == [1]
-
-
-@pytest.mark.parametrize(
-    "number", [0, 127, 128, 0x1555, 0x2AAA, 2**35, 0x15555555555, 0x2AAAAAAAAAA, 2**42, -1, 2**63 - 1]
-)
-def test_number_of_every_length_is_written_as_the_general_form_does(number):
-    assert number_attribute(9, "n")(number) == attribute(9, "n", number)
