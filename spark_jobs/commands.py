@@ -492,22 +492,12 @@ def inspect(
 
 
 # -- graph -------------------------------------------------------------------------------------------------------------
-_GRAPH_FILES: Final = {name: f"graph.{name}" for name in ("html", "svg", "dot", "json")}
-
 GraphNative = Annotated[list[str] | None, typer.Option(help=_NATIVE_HELP, metavar="SRC")]
 GraphOtlp = Annotated[list[str] | None, typer.Option(help=_OTLP_HELP, metavar="SRC")]
 GraphOut = Annotated[
     Path,
     typer.Option(
         parser=partial(parse_directory, option="--out"), help="Directory for the graph's files.", metavar="DIR"
-    ),
-]
-GraphFormats = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--format",
-        help=f"Write only this: {', '.join(_GRAPH_FILES)}; may be given again. All when absent.",
-        metavar="NAME",
     ),
 ]
 GraphGrace = Annotated[
@@ -522,7 +512,7 @@ GraphGrace = Annotated[
 GraphNativeWriter = Annotated[
     str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.", metavar="WRITER")
 ]
-GraphAsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")]
+GraphAsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of where the files are.")]
 
 
 def graph(  # noqa: PLR0913  (an option each; the contract's list)
@@ -530,7 +520,6 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     native: GraphNative = None,
     otlp: GraphOtlp = None,
     out: GraphOut,
-    formats: GraphFormats = None,
     begin_ms: Begin = None,
     end_ms: End = None,
     grace_ms: GraphGrace = None,
@@ -550,14 +539,13 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
 
     Example:
         mqtrace graph --otlp spans.jsonl --out graph
-        mqtrace graph --native landing/native --otlp 'otlp/*.jsonl' --out graph --format html --format dot
+        mqtrace graph --native landing/native --otlp 'otlp/*.jsonl' --out graph
     """
-    wanted, into = _choose_files(formats), as_path(out)
+    into = as_path(out)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415
-    from spark_jobs.report.graph_files import render_files  # noqa: PLC0415
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
-    from spark_jobs.terminal import print_graph, shown_progress  # noqa: PLC0415
+    from spark_jobs.terminal import shown_progress  # noqa: PLC0415
 
     options = ReconcileOptions(
         native=tuple(native or ()),
@@ -574,23 +562,16 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     )
     warn_of_orphans(options.native)
     with local_sources(options.otlp) as spans, shown_progress() as progress:
-        report = partial(render_files, wanted)
-        drawn = job.run(replace(options, otlp=spans), progress=progress, report=report, names=wanted)
+        drawn = job.run(replace(options, otlp=spans), progress=progress)
     _warn_of_unknown(drawn.unknown_files, options)
     _warn_of_undrawn(drawn)
     if as_json:
         sys.stdout.write(drawn.dumps())
-    else:
-        print_graph(drawn, {name: into / name for name in wanted})
+        return 0
+    sys.stdout.write(f"graph.html: {into / 'graph.html'}, with graph.dot and graph.json beside it\n")
+    if not drawn.nodes:
+        typer.echo("mqtrace: the graph is empty: its sources have no readable event in the window", err=True)
     return 0
 
 
 graph.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # as of reconcile
-
-
-def _choose_files(formats: Iterable[str] | None) -> list[str]:
-    chosen = list(formats or _GRAPH_FILES)
-    for name in chosen:
-        if name not in _GRAPH_FILES:
-            raise UsageError(f"--format {name!r} is unknown: use {', '.join(_GRAPH_FILES)}")
-    return [file for name, file in _GRAPH_FILES.items() if name in chosen]

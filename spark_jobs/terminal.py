@@ -13,7 +13,6 @@ from rich.text import Text
 
 from bridge.page.wording import plural
 from otel_mqtrace._terminal import open_console, print_table, progress_bar
-from spark_jobs.report.graph import node_name
 from spark_jobs.report.headline import describe_carried, loss_sentence
 from spark_jobs.report.wording import count, duration, percent, visible
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from bridge.storage import AnyPath
-    from spark_jobs.report.graph import Graph
     from spark_jobs.report.result import Result
 
 _STYLES: Final = {
@@ -35,7 +33,6 @@ _STYLES: Final = {
     "inconclusive": "yellow",
 }
 _MOST_GROUPS: Final = 10
-_MOST_EDGES: Final = 20
 
 
 def print_summary(result: Result, written: dict[str, AnyPath], *, console: Console | None = None) -> None:
@@ -119,28 +116,6 @@ def _gates(result: Result) -> Table:
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 _EVERY_S: Final = 0.25
-
-
-def print_graph(drawn: Graph, written: dict[str, AnyPath]) -> None:
-    """Print the busiest edges as a table, and the places of the files; a graph without nodes is a remark as well."""
-    names = {node.id: node_name(node, limit=80) for node in drawn.nodes}
-    numbers = ("count", "failed", "again", "missing", "queue p95")
-    table = _table(None, ("from", "to", *numbers), right=numbers)
-    busiest = sorted(drawn.edges, key=lambda edge: -edge.count)[:_MOST_EDGES]
-    for edge in busiest:
-        shares = (percent(part, edge.count) if part else "-" for part in (edge.failures, edge.again))
-        queued = duration(edge.queued.p95) if edge.queued.count else "-"
-        missing = edge.never_consumed + edge.never_published
-        lacks = count(missing) if missing else "-"
-        table.add_row(names[edge.source], names[edge.target], count(edge.count), *shares, lacks, queued)
-    console = open_console()
-    print_table(table, console)
-    if len(drawn.edges) > _MOST_EDGES:
-        console.print(f"and {count(len(drawn.edges) - _MOST_EDGES)} more edges in graph.json", soft_wrap=True)
-    for name, path in written.items():
-        sys.stdout.write(f"{name}: {path}\n")
-    if not drawn.nodes:
-        sys.stderr.write("mqtrace: the graph is empty: its sources have no readable event in the window\n")
 
 
 class Tasks(NamedTuple):

@@ -149,7 +149,6 @@ def _graph(made: _Definitions) -> dict[str, Any]:
         **dict.fromkeys(times, _OPTIONAL_INT),
         "nodes": _array({"type": "object", "properties": node, "required": list(node)}),
         "edges": _array({"type": "object", "properties": end, "required": list(end)}),
-        "calls": _array(made.of(graph.Call)),
     }
     made.made["Graph"] = _closed(properties)
     return {"$ref": "#/$defs/Graph"}

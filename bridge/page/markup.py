@@ -150,13 +150,11 @@ SIDE_COLOUR: Final = {"native": BLUE, "otlp": VIOLET}
 """The colour of each side."""
 
 
-def drawing(
-    children: Iterable[object], *, width: float, height: float, text: str, css: str | None = None, **more: str
-) -> Markup:
+def drawing(children: Iterable[object], *, width: float, height: float, text: str, css: str | None = None) -> Markup:
     """Return a whole ``<svg>`` of ``width`` by ``height``; screen readers read ``text`` in its place."""
     size = {"viewBox": f"0 0 {width:g} {height:g}", "width": width, "height": height}
     look = {"font_family": "system-ui, sans-serif", "class_": css}
-    return element("svg", *children, **more, role="img", aria_label=text, **size, **look)
+    return element("svg", *children, role="img", aria_label=text, **size, **look)
 
 
 def rect(x: float, y: float, width: float, height: float, fill: str, **attributes: object) -> Markup:

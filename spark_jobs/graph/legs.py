@@ -1,7 +1,7 @@
 """Legs of messages: one row for each send to a topic, delivery to a consumer group, end of a transaction and recall.
 
 A verdict is one leg: copies of a record are one row, and so are the record and the span of one event. ``follow`` finds
-the topic and the sender of each leg, and how each message ended.
+the topic of each leg, and how each message ended.
 """
 
 from __future__ import annotations
@@ -271,8 +271,8 @@ def follow(
 ) -> pa.Table:
     """Return the sends and deliveries inside the window, from all ``legs`` of each message.
 
-    The columns are ``MEMBER``; ``sender``, the party that sent the message; the flags ``COUNTS``; and ``NUMBERS`` as in
-    ``LEG``. A retry or dead-letter topic is folded into the topic that its message was sent to.
+    The columns are ``MEMBER``, the flags ``COUNTS``, and ``NUMBERS`` as in ``LEG``. A retry or dead-letter topic is
+    folded into the topic that its message was sent to.
 
     Deliveries before ``opening_ms`` may be of messages sent before the data begins; what was sent or delivered after
     ``horizon_ms`` may still be completed; ``None``: none is judged.
@@ -291,12 +291,10 @@ def follow(
     fate[sends] = _find_fates(given, messages, rows[sends], is_reply[topic[sends]], horizon_ms)
     origin[deliveries] = _find_origins(given, messages, rows[deliveries], opening_ms, horizon_ms)
     inside = np.flatnonzero(given.inside[rows])
-    sender = messages.sender[message[inside]]
     names = [name for name in MEMBER if name != "topic"]
     words = {name: pa.array([getattr(one, name) for one in given.ends], _TEXT) for name in names}
     found = {name: take_rows(column, end[inside]) for name, column in words.items()}
     found["topic"] = take_rows(pa.array(given.topics, _TEXT), topic[inside])
-    found["sender"] = take_rows(pa.array(given.parties, _TEXT), np.where(sender == _LAST, -1, sender))
     flags = _count_flags(given, rows[inside], is_first[inside])
     flags |= {f"fate_{name}": fate[inside] == place for place, name in enumerate(FATES)}
     flags |= {f"origin_{name}": origin[inside] == place for place, name in enumerate(ORIGINS)}
@@ -370,7 +368,6 @@ class _Messages:
         self._given = given
         direct = given.is_publish & ~given.is_via
         self.topic = self._least(direct, given.bare_topics)
-        self.sender = self._least(direct, given.party)
         self.is_published = self._any(given.is_publish)
         self.is_accepted = self._any(given.is_publish & given.is_accepted)
         self.is_consumed = self._any(given.is_consume)

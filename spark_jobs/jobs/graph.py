@@ -17,7 +17,7 @@ from bridge.storage import committed, hold, make_directory, open_parquet
 from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
-from spark_jobs.graph.edges import GraphPart, add_up, build_graph, count_direct_calls, find_judged_span
+from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
 from spark_jobs.jobs.naming import tie_spans, with_message_ids
 from spark_jobs.jobs.options import check_places, no_progress
@@ -47,14 +47,8 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import MalformedSample
 
 
-def run(
-    options: ReconcileOptions,
-    *,
-    progress: Callable[[str], None] = no_progress,
-    report: Callable[[Graph], Mapping[str, str]] = lambda _: {},
-    names: Sequence[str] = (),
-) -> Graph:
-    """Return the graph, and write what ``report`` makes of it, texts by these file names, into ``options.out``.
+def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progress) -> Graph:
+    """Return the graph, and write its files (``GRAPH_FILES``) into ``options.out``.
 
     The sources, the window and how to read them count, and where Spark runs; writers are not detected.
 
@@ -63,13 +57,15 @@ def run(
         UnreadableInputError: the content of a source is wrong.
         MissingExtraError, PeerError: Spark or Java is missing, or the engine failed.
     """
+    from spark_jobs.report.graph_files import GRAPH_FILES, render_files  # noqa: PLC0415  (tasks do without)
+
     configure_stores(options.conf, {"--native": options.native, "--otlp": options.otlp, "--out": [options.out]})
     policy, how = _policy(options), options.reading
     inputs = (
         find_inputs(Side.NATIVE, options.native, how.client_config),
         find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format),
     )
-    check_places(options, names)
+    check_places(options, GRAPH_FILES)
     opened = _engine(options, progress)
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as engine:
         work = made.absolute()
@@ -79,7 +75,7 @@ def run(
             named = with_message_ids(engine, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
             otlp = replace(otlp, files=named)
         drawn = _draw(engine, (native, otlp), policy, work=str(work), progress=progress)
-        replace_outcome(report(drawn), work, options.out, has_verdicts=False)
+        replace_outcome(render_files(drawn), work, options.out, has_verdicts=False)
         malformed = sum(sum(side.survey.malformed.values()) for side in (native, otlp))
         found = engine.map(find_malformed, [*native.files, *otlp.files]) if malformed else []
         first = [_describe(piece) for piece in first_malformed(chain(*found))[:1]]
@@ -135,8 +131,7 @@ def _draw(
     judged = find_judged_span(known.first_ms, _settled_ms(known, policy, given), policy.grace_ms)
     owned = choose_owners(merge_owners(one.owners for one in legs))
     parts = engine.map(partial(_part_of, owned, judged), sorted(one.path for one in legs))
-    direct = count_direct_calls(engine, otlp.files, begin_ms=policy.begin_ms, end_ms=policy.end_ms)
-    return build_graph(sum_of(GraphPart, parts), sides=given, judged=judged, direct=direct)
+    return build_graph(sum_of(GraphPart, parts), sides=given, judged=judged)
 
 
 def _settled_ms(known: Facts, policy: Policy, given: tuple[str, ...]) -> int | None:

@@ -38,7 +38,6 @@ OWN_TEXT: Final = {
     "metrics.prom": b"mqtrace_reconcile_",
     RESULT_FILE: b'"native_writer"',
     "graph.html": b"Message graph",
-    "graph.svg": b"Producers, topics and consumer groups",
     "graph.dot": b"digraph messages {",
     "graph.json": b'"opening_ms"',
 }

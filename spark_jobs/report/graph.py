@@ -66,7 +66,6 @@ class Edge:
         origins: consume only: messages by what is known of their send.
         took: duration of a send, or of the handling of a delivery.
         queued: consume only: from the end of the send to the start of the delivery.
-        is_loop: consume only: a service of the group sends to the same topic.
         stands_for: the number of edges that an "others" edge sums up.
     """
 
@@ -86,7 +85,6 @@ class Edge:
     max_retry_times: int | None = None
     fates: dict[str, int] = field(default_factory=dict)
     origins: dict[str, int] = field(default_factory=dict)
-    is_loop: bool = False
     first_ms: int | None = None
     last_ms: int | None = None
     stands_for: int = 0
@@ -125,24 +123,10 @@ class Edge:
 
 
 _PUBLIC_NAMES: Final = {
-    PUBLISH: {
-        "count": "sends",
-        "again": "resends",
-        **dict.fromkeys(("unfinished", "max_retry_times", "origins", "is_loop")),
-    },
-    CONSUME: {"count": "deliveries", "again": "redeliveries", "is_loop": "loop", "fates": None},
+    PUBLISH: {"count": "sends", "again": "resends", **dict.fromkeys(("unfinished", "max_retry_times", "origins"))},
+    CONSUME: {"count": "deliveries", "again": "redeliveries", "fates": None},
 }
 """The fields of ``Edge`` that ``graph.json`` calls something else, or (``None``) leaves out, by kind."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """Calls from one service to another: ``direct`` (child spans), and ``messages`` (deliveries)."""
-
-    parent: str
-    child: str
-    direct: int = 0
-    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +145,6 @@ class Graph:
     horizon_ms: int | None = None
     nodes: tuple[Node, ...] = ()
     edges: tuple[Edge, ...] = ()
-    calls: tuple[Call, ...] = ()
     unknown_files: frozenset[str] = frozenset()
     malformed: int = 0
     first_malformed: str = ""
@@ -194,7 +177,6 @@ class Graph:
             "horizon_ms": self.horizon_ms,
             "nodes": [{**asdict(node), **totals.get(node.id, {})} for node in self.nodes],
             "edges": [edge.to_json() for edge in self.edges],
-            "calls": [asdict(call) for call in self.calls],
         }
 
     def dumps(self) -> str:

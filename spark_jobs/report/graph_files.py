@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.page.markup import (
     AMBER,
     BLUE,
-    DARK_PAGE,
     GREEN,
-    LIGHT_PAGE,
     RED,
     SLATE,
     Markup,
@@ -57,11 +55,6 @@ _MOST_LABELS: Final = 8
 _LEAST_SERVICE: Final = 8
 _MOST_DESCRIBED: Final = 12
 
-_STYLE: Final = (
-    f"svg{{color-scheme:light dark;color:#1c2227;background:{LIGHT_PAGE}}}"
-    f"@media (prefers-color-scheme:dark){{svg{{color:#e5e9ec;background:{DARK_PAGE}}}}}"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class _Card:
@@ -78,18 +71,13 @@ class _Card:
         return self.top + self.height / 2
 
 
-def graph_svg(graph: Graph, *, standalone: bool = False) -> Markup:
-    """Return the drawing as ``<svg>``, in the text colour of the page around it.
-
-    ``standalone`` makes it a complete file, with colours for light and dark. The busiest ``MOST_NODES`` of a column are
-    drawn.
-    """
+def graph_svg(graph: Graph) -> Markup:
+    """Return the drawing of the busiest ``MOST_NODES`` of a column as ``<svg>``, in the text colour of its page."""
     chosen = _choose_columns(graph)
     cards, bottom = _place_cards(chosen, _notes(graph))
     height = bottom + 24
-    marks: list[Markup] = [element("style", Markup(_STYLE))] if standalone else []
     text = _describe(graph)
-    marks += [element("title", "Producers, topics and consumer groups"), element("desc", text)]
+    marks = [element("title", "Producers, topics and consumer groups"), element("desc", text)]
     marks += _edges(chosen, cards)
     marks += [_card(card) for card in cards.values()]
     for kind, left in _LEFTS.items():
@@ -99,8 +87,6 @@ def graph_svg(graph: Graph, *, standalone: bool = False) -> Markup:
             marks.append(label(left, height - 8, note, size=12, font_style="italic"))
     if not graph.nodes:
         marks.append(label(_WIDTH / 2, _TOP + 26, "no message was sent or delivered", text_anchor="middle", size=13))
-    if standalone:
-        return drawing(marks, width=_WIDTH, height=height, text=text, xmlns="http://www.w3.org/2000/svg")
     return drawing(marks, width=_WIDTH, height=height, text=text, css="wide")
 
 
@@ -255,8 +241,7 @@ def _edge(edge: Edge, cards: Mapping[str, _Card], y1: float, y2: float, most: in
         path(way, stroke=colour, stroke_width=thick, stroke_opacity=0.8),
         path(f"M{x2:.1f} {y2:.1f}l-9 -4.5v9z", colour),
     )
-    loop = "\na service of this group sends to the same topic" if edge.is_loop else ""
-    title = f"{node_name(source.node)} → {node_name(target.node)}\n{describe_edge(edge)}{loop}"
+    title = f"{node_name(source.node)} → {node_name(target.node)}\n{describe_edge(edge)}"
     return titled(title, line, tip_mark)
 
 
@@ -400,7 +385,6 @@ def render_graph_page(graph: Graph) -> str:
         sends=graph.edges_of(PUBLISH),
         deliveries=graph.edges_of(CONSUME),
         fates=_fates(graph),
-        calls=graph.calls,
         not_judged=_not_judged,
         most_rows=_MOST_ROWS,
     )
@@ -443,13 +427,12 @@ def _not_judged(edge: Edge) -> int:
 
 GRAPH_FILES: Final[dict[str, Callable[[Graph], str]]] = {
     "graph.html": render_graph_page,
-    "graph.svg": lambda graph: graph_svg(graph, standalone=True),
     "graph.dot": render_dot,
     "graph.json": lambda graph: graph.dumps(),
 }
 """File name → renderer; ``graph.json`` comes last: when it exists, the others are complete."""
 
 
-def render_files(names: Iterable[str], graph: Graph) -> dict[str, str]:
-    """Return the texts of these files by name."""
-    return {name: GRAPH_FILES[name](graph) for name in names}
+def render_files(graph: Graph) -> dict[str, str]:
+    """Return the text of every file by name."""
+    return {name: render(graph) for name, render in GRAPH_FILES.items()}

@@ -60,7 +60,6 @@ WRONG = {
     "graph": [
         (["--out", "o"], "give --native SRC, --otlp SRC, or both"),
         (["--otlp", SIDES[3]], "--out"),
-        (["--otlp", SIDES[3], "--out", "o", "--format", "png"], "--format 'png' is unknown"),
         (["--otlp", SIDES[3], "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         (["--otlp", SIDES[3], "--out", "taken"], "cannot create --out taken"),
         (["--otlp", SIDES[3], "--out", "landing"], "--out landing is a landing"),

@@ -164,18 +164,8 @@ def test_edges_beyond_the_cap_are_summed_up_in_one_edge_a_kind(capped_part):
     assert [node.name for node in capped.nodes if node.stands_for] == ["others", "others", "others"]
 
 
-@pytest.fixture(scope="module")
-def whole(capped_part):
-    return build_graph(capped_part, sides=("otlp",), judged=(OPENING_MS, HORIZON_MS), direct={("web", "shop"): 4})
-
-
-def test_delivery_to_a_service_that_sends_to_the_topic_is_a_loop(whole):
-    assert {edge.source for edge in whole.edges_of("consume") if edge.is_loop} == {f"topic:{name}" for name in "abcd"}
-    calls = {(call.parent, call.child): (call.direct, call.messages) for call in whole.calls}
-    assert calls == {("web", "shop"): (4, 0), ("shop", "shop"): (0, 4)}
-
-
-def test_node_lists_the_services_and_groups_it_stands_for(whole):
+def test_node_lists_the_services_and_groups_it_stands_for(capped_part):
+    whole = build_graph(capped_part, sides=("otlp",), judged=(OPENING_MS, HORIZON_MS))
     nodes = {node.id: node for node in whole.nodes}
     assert nodes["producer:shop"].groups == ("P",)
     assert nodes["consumer_group:Ga"].services == ("shop",)

@@ -1,4 +1,4 @@
-"""Spans that point at each other: whose message a span is about, and who calls whom, against plain readings of both."""
+"""Spans that point at each other: whose message a span is about, against a plain reading of them."""
 
 import tempfile
 from collections import Counter, defaultdict
@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from spark_jobs.graph.edges import count_direct_calls
 from spark_jobs.jobs.naming import tie_spans
 from spark_jobs.schemas import NORMALISED
 from tests.support.reading import PlainEngine, rows_in
@@ -27,7 +26,6 @@ _rows = st.fixed_dictionaries(
         "trace_id": _ids,
         "span_id": _ids,
         "parent_span_id": _ids,
-        "service": st.sampled_from(["shop", "bank", None]),
         "start_ms": st.sampled_from([1, 5, 9, None]),
         "links": st.none() | st.lists(_places, max_size=3),
     }
@@ -68,27 +66,6 @@ def tie_plainly(rows: list[Row]) -> list[Row]:
     return tied
 
 
-def call_plainly(rows: list[Row], begin_ms: int | None, end_ms: int | None) -> Counter[tuple[str, str]]:
-    copies: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["service"] and row["trace_id"] and row["span_id"]:
-            copies[row["trace_id"], row["span_id"]].append(row)
-    calls: Counter[tuple[str, str]] = Counter()
-    for (trace_id, _), some in copies.items():
-        parent, start_ms = (
-            min((row[name] for row in some if row[name]), default=None) for name in ("parent_span_id", "start_ms")
-        )
-        if parent is None or (trace_id, parent) not in copies or any(row["kind"] == "consume" for row in some):
-            continue
-        if (begin_ms is not None or end_ms is not None) and start_ms is None:
-            continue
-        if (begin_ms is not None and start_ms < begin_ms) or (end_ms is not None and start_ms > end_ms):
-            continue
-        caller, called = (min(row["service"] for row in each) for each in (copies[trace_id, parent], some))
-        calls.update([(caller, called)] if caller != called else [])
-    return calls
-
-
 def files_of(directory: str, rows: list[Row]) -> list[str]:
     paths = [f"{directory}/{name}.parquet" for name in ("one", "two")]
     for path, some in zip(paths, (rows[::2], rows[1::2]), strict=True):
@@ -109,19 +86,9 @@ def test_tied_spans_agree_with_plain_python(rows):
         assert plain(rows_in(tied)) == plain(tie_plainly(rows))
 
 
-@settings(max_examples=40)
-@given(rows=st.lists(_rows, max_size=14), begin_ms=st.sampled_from([None, 5]), end_ms=st.sampled_from([None, 5]))
-def test_direct_calls_agree_with_plain_python(rows, begin_ms, end_ms):
-    window = {"begin_ms": begin_ms, "end_ms": end_ms}
-    with tempfile.TemporaryDirectory() as directory:
-        calls = count_direct_calls(PlainEngine(), files_of(directory, rows), **window, bucket_rows=3)
-    assert calls == call_plainly(rows, begin_ms, end_ms)
-
-
-def test_malformed_rows_are_kept_beside_tied_spans_and_call_nothing(tmp_path):
+def test_malformed_rows_are_kept_beside_tied_spans(tmp_path):
     bad = {"field": "f", "reason": "r", "text": "t", "mentions": ["M9"]}
-    named = {"side": "otlp", "service": "shop", "trace_id": "t", "span_id": "s"}
+    named = {"side": "otlp", "trace_id": "t", "span_id": "s"}
     files = files_of(str(tmp_path), [{"side": "otlp", "kind": "consume"}, {**named, "bad": bad}])
     tied = rows_in(tie_spans(PlainEngine(), files, str(tmp_path / "tied")))
     assert [row["bad"] for row in tied if row["bad"]] == [bad]
-    assert count_direct_calls(PlainEngine(), files, begin_ms=None, end_ms=None) == Counter()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.report.graph import Call, Edge, Graph, Node, Spread, node_id
-from spark_jobs.report.graph_files import GRAPH_FILES, MOST_NODES, graph_svg, node_name, render_graph_page
+from spark_jobs.report.graph import Edge, Graph, Node, Spread, node_id
+from spark_jobs.report.graph_files import MOST_NODES, graph_svg, node_name, render_dot, render_files, render_graph_page
 
 HOSTILE = '<script>alert("x")</script>\\" ]; evil -> "\u202e\x01\n'
 DOT_LINE = re.compile(r'  "((?:[^"\\]|\\.)*)"(?: -> "((?:[^"\\]|\\.)*)")? \[label="((?:[^"\\]|\\.)*)", [^"]*\];')
@@ -31,10 +31,9 @@ def made(topics: int = 3, name: str = "T{}") -> Graph:
         counts = {"count": 10 * (topics - at), "messages": 10 * (topics - at)}
         edges += [
             Edge(**sent, **counts, failures=at % 2, fates={"consumed": counts["count"]}, took=Spread(count=1, p95=3)),
-            Edge(**given, **counts, is_loop=at == 0, queued=Spread(count=2, p50=1, p95=2, p99=2, min=-4, max=2)),
+            Edge(**given, **counts, queued=Spread(count=2, p50=1, p95=2, p99=2, min=-4, max=2)),
         ]
-    calls = (Call(parent="P0", child="svc", direct=2, messages=3),)
-    return Graph(sides=("otlp",), nodes=tuple(nodes), edges=tuple(edges), calls=calls, opening_ms=1, horizon_ms=2)
+    return Graph(sides=("otlp",), nodes=tuple(nodes), edges=tuple(edges), opening_ms=1, horizon_ms=2)
 
 
 def cards(svg: str) -> list[tuple[float, float]]:
@@ -153,16 +152,16 @@ def test_drawing_does_not_depend_on_the_order_of_the_graph():
 
 
 def test_empty_graph_is_marked_in_every_file():
-    written = {name: render(Graph()) for name, render in GRAPH_FILES.items()}
-    assert "no message was sent or delivered" in written["graph.svg"]
+    written = render_files(Graph())
+    assert "no message was sent or delivered" in written["graph.html"]
     assert json.loads(written["graph.json"])["edges"] == []
 
 
 def test_hostile_name_is_text_in_every_file():
     graph = made(2, name=HOSTILE + "{}")
     assert "<script>" not in render_graph_page(graph)
-    ET.fromstring(GRAPH_FILES["graph.svg"](graph))
-    body = GRAPH_FILES["graph.dot"](graph).splitlines()[3:-1]
+    ET.fromstring(graph_svg(graph))
+    body = render_dot(graph).splitlines()[3:-1]
     parsed = [DOT_LINE.fullmatch(line) for line in body]
     assert all(parsed)
     labels = [re.sub(r"\\(.)", r"\1", match[3]) for match in parsed if match[2] is None]
