@@ -50,7 +50,6 @@ class CarriedOver:
         counts: events left open.
         read_again: carried events among the fresh ones.
         by_position: carried spans whose only message id is its position.
-        not_read_again: the first input, by path, with a carried event that is not among the fresh ones.
     """
 
     files: tuple[str, ...] = ()
@@ -58,7 +57,6 @@ class CarriedOver:
     counts: Mapping[str, int] = field(default_factory=dict)
     read_again: Mapping[str, int] = field(default_factory=dict)
     by_position: int = 0
-    not_read_again: str | None = None
 
 
 def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[str], directory: str) -> CarriedOver:
@@ -77,7 +75,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
     read_again = sum((counts for counts, _ in found), Counter[str]())
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for _, rows in found)]))
     make_directory(directory)
-    files, absent, counts, by_position, before = [], list[str](), Counter[str](), 0, 0
+    files, counts, by_position, before = [], Counter[str](), 0, 0
     for number, path in enumerate(carried):
         events = read_rows(path, EVENT)
         counts.update(_count_sides(events))
@@ -85,8 +83,6 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         has_position_only = is_true(pc.equal(ids["msg_id"], ids["offset_msg_id"])) & equals(ids["side"], "otlp")
         by_position += int(has_position_only.sum())
         own = mark(len(events), rows[(rows >= before) & (rows < before + len(events))] - before)
-        paths = flatten_sides(events.select(["path"]).filter(pa.array(~own)))["path"]
-        absent.extend(encode(paths).words)
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
         files.append(str(as_path(directory) / f"carried-{number:05d}.parquet"))
         write_rows(events.set_column(EVENT.names.index("left_as"), EVENT.field("left_as"), left_as), files[-1])
@@ -97,7 +93,6 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         counts=counts,
         read_again=read_again,
         by_position=by_position,
-        not_read_again=min(absent, default=None),
     )
 
 

@@ -248,7 +248,6 @@ def summarise(
         doubt=doubt,
         lifecycle=dict(counts.lifecycle),
         open_break_age=dict(counts.open_age),
-        carried_from=run.carried.not_read_again,
     )
 
 

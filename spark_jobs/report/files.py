@@ -89,7 +89,6 @@ def _shorten_paths(result: Result, sources: Iterable[str]) -> Result:
     return replace(
         result,
         inputs=replace(result.inputs, native=shorten_inputs(native), otlp=shorten_inputs(otlp)),
-        carried_from=result.carried_from and shorten_path(result.carried_from, roots),
         malformed=tuple(replace(bad, path=shorten_path(bad.path, roots)) for bad in result.malformed),
         samples=tuple(
             replace(one, native=shorten_side(one.native), otlp=shorten_side(one.otlp)) for one in result.samples

@@ -171,6 +171,5 @@ def describe_scope(result: Result) -> str:
 def describe_carried(result: Result) -> str:
     """Return what earlier runs of the history left open; an empty text without any."""
     carried = result.inputs.native.carried + result.inputs.otlp.carried
-    absent = f", some in input that this run did not read ({result.carried_from})" if result.carried_from else ""
-    left = f"included: {plural(carried, 'event')} that earlier runs left open{absent}"
+    left = f"included: {plural(carried, 'event')} that earlier runs left open"
     return f"{left}; name another --history to start over" if carried else ""

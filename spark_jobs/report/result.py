@@ -360,7 +360,6 @@ class Result:
     open_break_age: dict[str, int] = field(default_factory=dict)  # {lifecycle.AGES: open keys}
     trend: tuple[dict[str, Any], ...] = ()  # the last runs of its history, this one included, oldest first
     unknown_files: frozenset[str] = frozenset()  # among the sources, of neither side
-    carried_from: str | None = None  # an input of carried events that this run did not read again
 
     @property
     def resolved_since_last_run(self) -> int:
@@ -375,7 +374,6 @@ class Result:
             "timelines": {},
             "findings": {},
             "unknown_files": frozenset(),
-            "carried_from": None,
         }
         plain = asdict(replace(self, graph=None, **left_out))  # it copies each value
         plain = {name: value for name, value in plain.items() if name not in left_out}
