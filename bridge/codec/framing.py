@@ -109,7 +109,8 @@ def unreadable(name: str, error: OSError) -> UnreadableInputError:
 def detect(stream: io.BufferedReader) -> Framing:
     """Detect the framing by the first bytes, without consuming them.
 
-    Parquet has its magic, JSON lines an opening brace or, behind a first line that is torn, the name of the body.
+    Parquet has its magic, JSON lines an opening brace or, behind a first line that is torn, the name of the body; they
+    may all be blank.
     """
     from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR  # noqa: PLC0415  (mqtrace --help loads no codec)
 
@@ -121,7 +122,7 @@ def detect(stream: io.BufferedReader) -> Framing:
         start = stream.read(_START_BYTES)
         stream.seek(at)
     is_torn = f'"{BODY_BASE64}"'.encode() in start and FIELD_SEPARATOR.encode() not in start
-    return Framing.JSONL_BASE64 if is_torn or _JSON_START.match(start) else Framing.RAW
+    return Framing.JSONL_BASE64 if is_torn or start.isspace() or _JSON_START.match(start) else Framing.RAW
 
 
 def may_hold_bodies(path: AnyPath) -> bool:

@@ -273,8 +273,9 @@ def test_options_reach_the_codec_of_a_raw_body(mqtrace):
 
 
 @pytest.mark.parametrize("command", [["decode"], ["decode", "--format", "table"], ["encode"]], ids=" ".join)
-def test_empty_input_is_no_error(mqtrace, command):
-    assert mqtrace(*command) == (0, b"", "")
+@pytest.mark.parametrize("text", [b"", b"\n \n"])
+def test_empty_or_blank_input_is_no_error(mqtrace, command, text):
+    assert mqtrace(*command, stdin=text) == (0, b"", "")
 
 
 @pytest.mark.parametrize(
