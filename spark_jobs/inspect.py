@@ -235,7 +235,7 @@ def _write(item: dict[str, Any]) -> None:
 
 # -- native ---------------------------------------------------------------------------------------------------------
 def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
-    tail = last_line(file.path) if file.layout is Layout.LANDING_JSONL else b""
+    tail = last_line(file) if file.layout is Layout.LANDING_JSONL else b""
     is_torn = bool(tail.strip()) and torn_bytes(tail) > 0
     with file.path.open("rb") as stream:
         for at, body in enumerate(read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))):

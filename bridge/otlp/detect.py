@@ -72,14 +72,21 @@ OTLP_FORMATS: Final = tuple(layout.value for layout in Layout if layout.side is 
 """What ``--otlp-format`` accepts."""
 
 
-class LineTooLongError(Exception):
-    """A line is longer than ``LONGEST_LINE_BYTES``; the text follows the file's name in the message."""
+_SHORTER_LINES: Final = {
+    Side.NATIVE: "write each JSON object with body_base64 on a line of its own",
+    Side.OTLP: "write one message of a batch on each line, or give the protobuf layout",
+}
 
-    def __init__(self) -> None:
-        super().__init__(
-            f"has a line of more than {LONGEST_LINE_BYTES >> 20} MiB: write one message of a batch on each line, or "
-            "give the protobuf layout"
-        )
+
+class LineTooLongError(Exception):
+    """A line is longer than ``LONGEST_LINE_BYTES``; the text follows the file's name in the message.
+
+    ``place`` names the line where the caller knows it.
+    """
+
+    def __init__(self, side: Side = Side.OTLP, place: str = "") -> None:
+        line = f"a line of more than {LONGEST_LINE_BYTES >> 20} MiB{place and f' ({place})'}"
+        super().__init__(f"has {line}: {_SHORTER_LINES[side]}")
 
 
 def detect(path: AnyPath) -> Layout:

@@ -149,20 +149,20 @@ def _expand(src: str) -> tuple[list[AnyPath], bool]:
     return expand_files(parse_address(src, readable=(Kind.FILES,)).path)
 
 
-def last_line(path: AnyPath) -> bytes:
+def last_line(file: SourceFile) -> bytes:
     """Return what is behind the last newline of a file of lines.
 
     Raises:
         UnreadableInputError: that is longer than a line may be.
     """
     size = _CHUNK_BYTES
-    with path.open("rb") as file:
-        end = file.seek(0, io.SEEK_END)
+    with file.path.open("rb") as stream:
+        end = stream.seek(0, io.SEEK_END)
         while True:
-            file.seek(max(0, end - size))
-            _, newline, behind = file.read(min(size, end)).rpartition(b"\n")
+            stream.seek(max(0, end - size))
+            _, newline, behind = stream.read(min(size, end)).rpartition(b"\n")
             if len(behind) > LONGEST_LINE_BYTES:
-                raise UnreadableInputError(f"{path} {LineTooLongError()}")
+                raise UnreadableInputError(f"{file.path} {LineTooLongError(file.side, 'the last one')}")
             if newline or size >= end:
                 return behind
             size *= 2
@@ -174,7 +174,7 @@ def _check_first_line(file: SourceFile) -> None:
         return
     with file.path.open("rb") as stream:
         if len(stream.readline(LONGEST_LINE_BYTES + 1)) > LONGEST_LINE_BYTES:
-            raise UnreadableInputError(f"{file.path} {LineTooLongError()}")
+            raise UnreadableInputError(f"{file.path} {LineTooLongError(file.side, 'line 1')}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def plan_files(
     cuts one file, without so many bytes at its end. ``parallelism`` tasks run at once.
     """
     full = [file for file in files if file.layout is not Layout.EMPTY]
-    tails = {file.path: last_line(file.path) for file in full if file.layout in _OF_LINES}
+    tails = {file.path: last_line(file) for file in full if file.layout in _OF_LINES}
     torn = {path: count for path, tail in tails.items() if tail.strip() and (count := torn_bytes(tail))}
     splits = [one for file in full for one in split(file, torn.get(file.path, 0))]
     return FilePlan(group_splits(splits, parallelism), len(torn))
@@ -116,9 +116,9 @@ def read_lines(split: Split) -> Iterator[Line]:
         at = split.begin
         if at:
             file.seek(at - 1)
-            at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), split)) - 1
+            at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), split, at - 1)) - 1
         number = 0
-        while at < split.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), split)):
+        while at < split.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), split, at)):
             text = line if split.limit is None else line[: split.limit - at]
             text = (text if at else text.removeprefix(codecs.BOM_UTF8)).removesuffix(b"\n")
             at, number = at + len(line), number + 1
@@ -126,9 +126,9 @@ def read_lines(split: Split) -> Iterator[Line]:
                 yield Line(split.path, number if split.is_uncut else None, text)
 
 
-def _bounded(line: bytes, split: Split) -> bytes:
+def _bounded(line: bytes, split: Split, at: int) -> bytes:
     if len(line) > LONGEST_LINE_BYTES:
-        raise UnreadableInputError(f"{split.path} {LineTooLongError()}")
+        raise UnreadableInputError(f"{split.path} {LineTooLongError(split.layout.side, f'at byte {at}')}")
     return line
 
 

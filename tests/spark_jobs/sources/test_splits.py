@@ -15,6 +15,7 @@ from bridge.otlp.spans import parse_message
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources import files, splits
 from spark_jobs.sources.files import SourceFile, last_line, source_files
+from spark_jobs.sources.native import plan_bodies
 from spark_jobs.sources.splits import group_splits, line_numbers, read_lines, split_file
 
 
@@ -63,7 +64,7 @@ def test_too_long_line_is_refused_in_the_executor(tmp_path, monkeypatch):
     """Behind the first one, which is looked at before Spark starts."""
     monkeypatch.setattr(splits, "LONGEST_LINE_BYTES", 1000)
     (split,) = split_file(file_of(tmp_path / "x.jsonl", b"{}\n" + b"x" * 1001 + b"\n"))
-    with pytest.raises(UnreadableInputError, match=r"x\.jsonl has a line of more than"):
+    with pytest.raises(UnreadableInputError, match=r"x\.jsonl has a line of more than .*\(at byte 3\)"):
         list(read_lines(split))
 
 
@@ -145,9 +146,20 @@ def test_endless_line_is_refused_in_one_sentence(tmp_path, monkeypatch):
         list(read_messages(packed, Layout.JSON_LINES_ZSTD, parse=parse_message))
 
 
+def test_native_line_that_is_too_long_is_named_with_the_advice_for_a_landing(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LONGEST_LINE_BYTES", 1000)
+    path = tmp_path / "x.jsonl"
+    long, short = ('{"body_base64": "%s"}' % ("A" * size) for size in (2000, 4))
+    advice = "write each JSON object with body_base64 on a line of its own"
+    for text, place in ((f"{long}\n{short}\n", "line 1"), (f"{short}\n{long}", "the last one")):
+        path.write_text(text)
+        with pytest.raises(UnreadableInputError, match=rf"x\.jsonl has a line of more than .*\({place}\): {advice}$"):
+            plan_bodies(source_files([str(path)], Side.NATIVE), parallelism=1)
+
+
 def test_last_line_is_found_across_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_CHUNK_BYTES", 3)
     path = tmp_path / "x"
     for text, tail in (("ab\ncdefgh", "cdefgh"), ("abcdefgh", "abcdefgh"), ("abc\n", ""), ("", ""), ("a\n\nb", "b")):
         path.write_text(text, encoding="utf-8")
-        assert last_line(path).decode() == tail
+        assert last_line(SourceFile(path, Layout.JSON_LINES)).decode() == tail
