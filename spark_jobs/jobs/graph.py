@@ -15,25 +15,23 @@ from pyarrow import parquet
 from bridge.otlp.detect import Side
 from bridge.storage import committed, hold, make_directory, open_parquet
 from otel_mqtrace._errors import UsageError
-from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
 from spark_jobs.jobs.naming import tie_spans, with_message_ids
-from spark_jobs.jobs.options import check_places, no_progress
+from spark_jobs.jobs.options import build_policy, check_places, no_progress
 from spark_jobs.jobs.reading import read_sides
 from spark_jobs.jobs.summarise import find_malformed, first_malformed
 from spark_jobs.jobs.workspace import open_engine, replace_outcome, work_directory
 from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.judging.kernel import judge_slices
-from spark_jobs.policy.policy import make_plan, read_policy, with_limits
+from spark_jobs.policy.policy import make_plan
 from spark_jobs.session import check_start, configure_stores
 from spark_jobs.sources.files import find_inputs
 from spark_jobs.sums import sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
@@ -60,13 +58,18 @@ def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progr
     from spark_jobs.report.graph_files import GRAPH_FILES, render_files  # noqa: PLC0415  (tasks do without)
 
     configure_stores(options.conf, {"--native": options.native, "--otlp": options.otlp, "--out": [options.out]})
-    policy, how = _policy(options), options.reading
+    if not options.native and not options.otlp:
+        raise UsageError("no source to draw: give --native SRC, --otlp SRC, or both")
+    policy, how = build_policy(options), options.reading
     inputs = (
         find_inputs(Side.NATIVE, options.native, how.client_config),
         find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format),
     )
     check_places(options, GRAPH_FILES)
-    opened = _engine(options, progress)
+    name = "local" if options.master is None and not options.conf else "spark"
+    if name == "spark":
+        check_start(master=options.master, driver_memory=options.driver_memory)
+    opened = open_engine(name, options, progress=progress, description="mqtrace graph")
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as engine:
         work = made.absolute()
         how = replace(how, native_writer=policy.native_writer)
@@ -90,20 +93,6 @@ def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progr
 
 def _describe(piece: MalformedSample) -> str:
     return f"{piece.path}{'' if piece.line is None else f':{piece.line}'}: {piece.reason}"
-
-
-def _policy(options: ReconcileOptions) -> Policy:
-    if not options.native and not options.otlp:
-        raise UsageError("no source to draw: give --native SRC, --otlp SRC, or both")
-    policy = read_policy(None, native_writer=options.native_writer)
-    return with_limits(policy, grace_ms=options.grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms)
-
-
-def _engine(options: ReconcileOptions, progress: Callable[[str], None]) -> AbstractContextManager[Engine]:
-    if options.master is None and not options.conf:
-        return LocalEngine()
-    check_start(master=options.master, driver_memory=options.driver_memory)
-    return open_engine("spark", options, progress=progress, description="mqtrace graph")
 
 
 def _draw(

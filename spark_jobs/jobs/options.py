@@ -208,7 +208,7 @@ def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]]) -> C
     left = [name for name, value in given.items() if value == AUTO]
     kept = {name: known[name] for name in left if name in known}
     named = {**given, **{name: value for name, (value, _) in kept.items()}}
-    _policy(options)  # its errors come before those of the sources
+    build_policy(options)  # its errors come before those of the sources
     how = options.reading
     native = find_inputs(Side.NATIVE, options.native, how.client_config)
     otlp = find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format)
@@ -220,7 +220,7 @@ def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]]) -> C
         native_writer=found.native_writer,
         reading=replace(how, native_writer=found.native_writer),
     )
-    policy = replace(_policy(settled), writer_evidence=tuple(reasons[name] for name in left if name in reasons))
+    policy = replace(build_policy(settled), writer_evidence=tuple(reasons[name] for name in left if name in reasons))
     return Chosen(
         options=settled,
         native=native,
@@ -231,7 +231,12 @@ def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]]) -> C
     )
 
 
-def _policy(options: ReconcileOptions) -> Policy:
+def build_policy(options: ReconcileOptions) -> Policy:
+    """Return the policy of the options, whose writers count as ``mqtrace`` where they are ``auto``.
+
+    Raises:
+        UsageError, UnreadableInputError: an option or the file is wrong.
+    """
     policy = read_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
     return with_limits(
         policy,

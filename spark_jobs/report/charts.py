@@ -25,13 +25,14 @@ from bridge.page.markup import (
     titled,
 )
 from spark_jobs.report.glossary import GROUP_COLOUR, PROBLEM, VERDICT_COLOUR, group_finding, label_finding
+from spark_jobs.report.result import TimeBucket
 from spark_jobs.report.wording import count, duration, percent, utc, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from bridge.page.markup import Markup
-    from spark_jobs.report.result import Finding, Latency, TimeBucket
+    from spark_jobs.report.result import Finding, Latency
 
 _WIDTH, _LEFT, _RIGHT = 1000, 56, 12
 
@@ -104,13 +105,10 @@ _LABEL_WIDTH, _GAP_WIDTH = 90, 150
 _TIMELINE_HEIGHT: Final = 250
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar(TimeBucket):
     """One or more neighbouring buckets drawn as one, after ``gap_ms`` without any event."""
 
-    start_ms: int
-    width_ms: int
-    findings: dict[Finding, int]
     gap_ms: int = 0
 
     @property
@@ -153,7 +151,7 @@ def merge_buckets(buckets: Iterable[TimeBucket]) -> list[Bar]:
             findings.update(bucket.findings)
         start_ms, end_ms = merged[0].start_ms, merged[-1].start_ms + merged[-1].width_ms
         gap_ms = max(start_ms - bars[-1].start_ms - bars[-1].width_ms, 0) if bars else 0
-        bars.append(Bar(start_ms, end_ms - start_ms, dict(findings), gap_ms))
+        bars.append(Bar(start_ms=start_ms, width_ms=end_ms - start_ms, findings=dict(findings), gap_ms=gap_ms))
     return bars
 
 
@@ -168,10 +166,8 @@ def count_losses(bars: Sequence[Bar], counted: Iterable[tuple[int, str, int]]) -
     return dict(losses)
 
 
-def timeline(buckets: Iterable[TimeBucket], counted: Iterable[tuple[int, str, int]] = ()) -> Markup:
-    """Return both panels over one time axis; ``counted`` (``Ledger.over_time``) is drawn over the problems."""
-    bars = merge_buckets(buckets)
-    losses = count_losses(bars, counted)
+def timeline(bars: Sequence[Bar], losses: Mapping[int, int]) -> Markup:
+    """Return both panels over one time axis; ``losses`` (``count_losses``) are drawn over the problems."""
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1)
     marks = [mark for panel in _PANELS for mark in _panel(panel, bars, step)]
     marks += _time_axis(bars, step)
@@ -180,7 +176,7 @@ def timeline(buckets: Iterable[TimeBucket], counted: Iterable[tuple[int, str, in
     return drawing(marks, width=_WIDTH, height=_TIMELINE_HEIGHT, text=text, css="wide")
 
 
-def _panel(panel: _Panel, bars: list[Bar], step: float) -> list[Markup]:
+def _panel(panel: _Panel, bars: Sequence[Bar], step: float) -> list[Markup]:
     highest = max((sum(panel.counts(bar).values()) for bar in bars), default=0)
     bottom = panel.bottom
     marks = _base(panel.title, panel.top, bottom)
@@ -214,7 +210,7 @@ def _loss_column(bar: Bar, losses: int, x: float, step: float, highest: int) -> 
     return titled(f"{utc(bar.start_ms)}, {duration(bar.width_ms)}: the ledger counted {count(losses)} lost", box)
 
 
-def _time_axis(bars: list[Bar], step: float) -> list[Markup]:
+def _time_axis(bars: Sequence[Bar], step: float) -> list[Markup]:
     """Return the times below the bars, the date where it changes, and a dashed line at every gap."""
     every = max(-(-len(bars) // _TIME_LABELS), -(-_LABEL_WIDTH // max(int(step), 1)))
     bottom = _PANELS[-1].bottom

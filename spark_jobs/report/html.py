@@ -148,11 +148,12 @@ def _sections(result: Result, shown: ShownSamples) -> list[tuple[str, str, Marku
 
 
 def _timeline(result: Result, _shown: ShownSamples) -> dict[str, Any]:
-    bars, counted = merge_buckets(result.timeline), result.ledger.over_time if result.ledger else ()
+    bars = merge_buckets(result.timeline)
+    losses = count_losses(bars, result.ledger.over_time if result.ledger else ())
     return {
-        "timeline": timeline(result.timeline, counted),
+        "timeline": timeline(bars, losses),
         "bars": bars,
-        "counted": count_losses(bars, counted),
+        "counted": losses,
         "groups_seen": [group for group in GROUP_COLOUR if any(bar.groups.get(group) for bar in bars)],
     }
 

@@ -44,7 +44,7 @@ def test_merged_buckets_keep_every_event(counts, start_ms):
     assert len(bars) <= 96
     assert sum(sum(bar.findings.values()) for bar in bars) == sum(sum(some.values()) for some in counts)
     assert all(sum(bar.groups.values()) == sum(bar.findings.values()) for bar in bars)
-    ET.fromstring(timeline(buckets))
+    ET.fromstring(timeline(bars, {}))
 
 
 def test_wild_clock_is_one_bar_before_a_gap():
@@ -59,7 +59,7 @@ def test_wild_clock_is_one_bar_before_a_gap():
 
 def test_bars_fill_the_width_and_gap_has_a_label():
     bar = TimeBucket(start_ms=0, width_ms=1000, findings={("MATCHED_EXACT", None): 1})
-    drawn = timeline([bar, replace(bar, start_ms=90_000_000)])
+    drawn = timeline(merge_buckets([bar, replace(bar, start_ms=90_000_000)]), {})
     ends = [float(rect.get("x")) + float(rect.get("width")) for rect in rects(drawn)]
     assert max(ends) > 940
     words = [text.text for text in ET.fromstring(drawn).iter("text")]
