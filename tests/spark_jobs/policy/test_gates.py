@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_jobs.history.carried import CarriedOver
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.summarise import balance_inputs
-from spark_jobs.judging.counts import Tally, add_judgement, add_unjudged, bucket_width_ms
+from spark_jobs.judging.counts import Tally, add_judgement, add_unjudged
 from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.gates import conclude, count_losses, evaluate_gates, find_doubt, upper_bound_95_ppm
 from spark_jobs.policy.policy import read_policy
@@ -217,17 +217,6 @@ def test_one_record_unaccounted_for_breaks_the_balance(native, otlp):
     _, _, conservation = balanced(native_read=native, otlp_read=otlp)
     assert not conservation.holds
     assert "≠" in conservation.native + conservation.otlp
-
-
-@pytest.mark.parametrize(
-    ("first_ms", "last_ms", "width_ms"),
-    [
-        *((0, 10_000, 1_000), (0, 100_000, 5_000), (0, 86_400_000, 600_000), (0, 0, 1_000)),
-        *((0, 30 * 86_400_000, 10_800_000), (0, 289 * 86_400_000, 172_800_000), (None, None, 600_000)),
-    ],
-)
-def test_bucket_width_follows_the_length_of_the_run(first_ms, last_ms, width_ms):
-    assert bucket_width_ms(first_ms, last_ms) == width_ms
 
 
 def test_gate_below_its_minimum_sample_is_inconclusive():

@@ -11,7 +11,6 @@ from spark_jobs.policy.profiles import (
     NATIVE_CARRIES,
     PROFILES,
     by_design_rules,
-    is_newer_than_known,
 )
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict
@@ -81,12 +80,10 @@ def test_policy_file_changes_only_what_it_names(read):
         ("[fields.tags]\ntolerance_ms = 3", "unknown key 'tolerance_ms'"),
         ("grase = '1m'", r"unknown key 'grase' \(did you mean 'grace'\?\)"),
         ("[fields.tag]\nseverity = 'warn'", "did you mean 'tags'"),
-        ("[gates.maformed]\nthreshold = 1", "did you mean 'malformed'"),
         ("[fields.tags]\nseverity = 'warning'", r"invalid severity .*\(did you mean 'warn'\?\)"),
         ("[fields.tags.verdicts]\nDIFFERNT = 'ok'", "did you mean 'DIFFERENT'"),
         ("[fields.tags.verdicts]\nDIFFERENT = 'fine'", "verdicts.DIFFERENT: invalid outcome 'fine'"),
         ("[fields.tags]\nverdicts = 3", r'invalid table 3; write { \w+ = "ok" }'),
-        ("[fields.tags]\nverdicts = ['DIFFERENT']", r"invalid table \['DIFFERENT'\]"),
         ("sampling_ratio = 0", "invalid ratio"),
         ("sampling_ratio = 1.5", "invalid ratio"),
         ("mask_keys = 'rot13'", "invalid way to mask"),
@@ -105,15 +102,12 @@ def test_policy_file_changes_only_what_it_names(read):
         ("[[silent]]\ntopic = 'x'", "write the side"),
         ("[[silent]]\nside = 'otlp'\nservice = 'x'", "name its group"),
         ("[gates.late]\nseverity = 'loud'", "invalid severity"),
-        ("[gates.late]\nthreshold = 'much'", "invalid number"),
-        ("[fields.end_ms]\ntolerance_ms = -1", "invalid count"),
         ("[fields.end_ms]\ntolerance_ms = 9999999999", "invalid count"),
         ("[gates.late]\nthreshold = nan", "invalid number"),
         (f"sampling_ratio = 1{'0' * 400}", "invalid number"),
         ("[gates.late]\nthreshold = -1", "write a number from 0"),
         ("grace = '99999999999d'", "longer than a hundred years"),
         ("gates = 3", r"gates must be tables, as in \[gates\.malformed\]"),
-        ("fields = 3", r"fields must be tables, as in \[fields\.start_ms\]"),
         ("grace = 'later'", "invalid duration"),
         ("grace = ", "not valid TOML"),
         (f"grace = {'9' * 5000}", "not valid TOML"),
@@ -164,11 +158,6 @@ def test_rule_of_a_release_holds_from_that_release_on():
     assert rule in rules("rocketmq")
     assert rules("mqtrace").isdisjoint(rules("rocketmq")) is False
     assert not {matching.rule for matching in by_design_rules("mqtrace", "mqtrace")}
-
-
-def test_release_after_the_newest_known_one_is_newer():
-    writers = ("mqtrace", "rocketmq", "rocketmq-4.9.8", "rocketmq-5.5.0", "rocketmq-5.5.1", "rocketmq-9.9")
-    assert [is_newer_than_known(writer) for writer in writers] == [False] * 4 + [True] * 2
 
 
 def test_profile_tables_name_compared_fields_only():

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.page import markup
 from spark_jobs.report import glossary as palette
 from spark_jobs.report import wording
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, label_finding
-from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
+from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 from tools.handbook import BLOCKS
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -30,22 +29,6 @@ def test_every_generated_table_is_in_one_page_of_the_docs():
     assert {name: text.count(f"<!-- generated: {name} -->\n{block}<!-- end -->") for name, block in BLOCKS.items()} == (
         dict.fromkeys(BLOCKS, 1)
     )
-
-
-@pytest.mark.parametrize(
-    ("colours", "closed_list"),
-    [
-        (palette.GROUP_COLOUR, palette.GROUPS),
-        (palette.OUTCOME_COLOUR, Outcome),
-        (palette.VERDICT_COLOUR, Verdict),
-    ],
-)
-def test_every_word_has_one_hue_of_the_pages_of_its_own(colours, closed_list):
-    assert list(colours) == [str(getattr(word, "value", word)) for word in closed_list]
-    assert len(set(colours.values())) == len(colours)
-    assert set(colours.values()) <= {
-        hue for name, hue in vars(markup).items() if name.isupper() and isinstance(hue, str)
-    }
 
 
 @pytest.mark.parametrize(

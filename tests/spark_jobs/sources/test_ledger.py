@@ -292,13 +292,11 @@ def test_directory_is_read_once_and_may_be_empty(tmp_path):
     ("text", "message"),
     [
         (own(ROW, version=2), "ledger_version 2 is unknown"),
-        (own(ROW, version=True), "ledger_version True is unknown"),
         ('{"ledger_version": 1, "rows": 3}', "'rows' is not a list"),
         (own(ROW, 3), "row 2 is not a JSON object"),
         (own({**ROW, "side": "left"}), "row 1: side 'left' must be native or otlp"),
         (own({**ROW, "count": -1}), "row 1: count -1 is not a whole number"),
         (own({**ROW, "count": True}), "count True"),
-        (own({**ROW, "count": "many"}), "count 'many'"),
         (own({**ROW, "bucket_start_ms": 1 << 62}), "bucket_start_ms"),
         (own({**ROW, "service": ["shop"]}), "service .* is not text"),
         ('{"rows": []}', "neither a ledger of mqtrace nor OTLP metrics"),
@@ -309,7 +307,6 @@ def test_directory_is_read_once_and_may_be_empty(tmp_path):
         ('{"resourceMetrics": []}\n{"resource\n{}\n', "line 2 is not JSON; give a ledger of mqtrace, OTLP metrics"),
         ("three blind mice", "line 1 is not a sample of Prometheus text; give a ledger of mqtrace"),
         ('otelcol_receiver_refused_spans{a="b" 3', "line 1 is not a sample"),
-        ("otelcol_receiver_refused_spans many", "line 1 is not a sample"),
     ],
 )
 def test_invalid_ledger_is_refused_in_one_line_with_its_place(read, text, message):
