@@ -171,6 +171,17 @@ class TestEnds:
         attempts = [(send.attributes["error.type"], send.parent.span_id) for send in spans.take_all(f"send {topic}")]
         assert attempts == [("NotImplementedError", parent)] * 2
 
+    async def test_message_of_a_transaction_has_its_end(self, producing, spans, topic, policy):
+        async with producing(policy, conf={"transactional.id": f"aio-{policy}-{topic}"}) as producer:
+            await producer.init_transactions(10)
+            await producer.begin_transaction()
+            await producer.produce(topic, b"x")
+            await producer.commit_transaction(10)
+        send, end = spans.take(f"send {topic}"), spans.take(f"end_transaction {topic}")
+        assert send.attributes["mqtrace.msg_type"] == "Trans_Msg_Half"
+        assert end.attributes["mqtrace.transaction_id"] == send.attributes["mqtrace.transaction_id"]
+        assert end.attributes["messaging.message.id"] == send.attributes["messaging.message.id"]
+
 
 async def test_sends_of_a_producer_made_before_end_with_their_futures(instrument, kafka, spans, topic):
     producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers}, buffer_timeout=0)

@@ -9,19 +9,13 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Message
 from opentelemetry import baggage, trace
-from opentelemetry.sdk.trace import _Span
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.confluent_kafka.client import registry
-from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
 from otel_mqtrace.clients.state import LiveObjects, MessageRegistry
-from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.outcome import missing_counts
-from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing import recording_provider
 from tests.support.consuming import consume, current_span_id, poll
 from tests.support.mailbox import TRACEPARENT
 
@@ -147,27 +141,6 @@ def test_registry_is_limited_while_threads_add_messages(impatient):
         list(pool.map(hand_over, range(8)))
     assert len(remembered) == 8
     del owner
-
-
-def _spans():
-    return {id(each) for each in gc.get_objects() if type(each) is _Span}
-
-
-def test_registry_keeps_no_span_of_a_handled_message_and_forgets_a_collected_consumer(spans, tracer):
-    registry.clear()
-    before = _spans()
-    message = Message(topic="orders", partition=0, offset=1)
-    with tracer.start_as_current_span("around the poll"):
-        state = ConsumerState({"group.id": "billing"})
-        state.bind(Tracing.create(settings=Settings(), tracer_provider=recording_provider(spans)))
-        state.hand_over([message], start_ns=None, batch=False)
-        state.closing()
-    assert len(spans.take_all()) == 2
-    gc.collect()
-    assert (len(registry), _spans() <= before) == (1, True)
-    del state
-    gc.collect()
-    assert len(registry) == 0
 
 
 def test_live_objects_are_listed_while_another_thread_adds(impatient):

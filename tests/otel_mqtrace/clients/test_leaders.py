@@ -60,18 +60,6 @@ def truth(three_brokers):
     return hosts
 
 
-def test_topic_is_looked_up_once_in_five_minutes(leaders, cluster, clock):
-    leaders.want("orders")
-    leaders.refresh()
-    cluster.leaders["orders"] = {0: "b3:3"}
-    for minute in range(1, 6):
-        clock.advance(ms=60_000)
-        assert leaders.of("orders", 0) == "b1:1"
-        leaders.refresh()
-        assert cluster.asked == ["orders"] * (2 if minute == 5 else 1)
-    assert leaders.of("orders", 0) == "b3:3"
-
-
 def test_unreachable_cluster_is_queried_once_a_minute_and_keeps_its_leaders(leaders, cluster, clock):
     leaders.want("orders")
     leaders.refresh()

@@ -34,14 +34,6 @@ def _ids(packed):
     return [record.beans[0].msg_id for message in packed.messages for record in decode_body(message.value).contexts]
 
 
-def test_contexts_of_one_topic_and_region_share_a_message():
-    [message] = _pack(pub(1), pub(2)).messages
-    assert message.value == encode_context(pub(1)).body + encode_context(pub(2)).body
-    assert set(message.keys.split(" ")) == encode_context(pub(1)).keys | encode_context(pub(2)).keys
-    assert message.contexts == 2
-    assert message.origins == {0, 1}
-
-
 @pytest.mark.parametrize("trace_type", TraceType)
 def test_every_message_of_a_call_has_a_record_for_every_type(trace_type):
     """Of some types the wire says only the first message of a context: packing gives each one a context of its own."""
@@ -57,17 +49,11 @@ def test_call_over_two_topics_becomes_two_contexts():
     assert ids == [[bean(1).msg_id, bean(3).msg_id], [bean(2).msg_id]]
 
 
-@pytest.mark.parametrize("timestamp_ms", [2**70, float("nan")])
-def test_context_that_cannot_be_encoded_is_counted_and_the_others_are_sent(timestamp_ms):
-    unsayable = replace(pub(2), timestamp_ms=timestamp_ms)
-    packed = _pack(pub(1), unsayable, pub(3))
-    assert packed.refused == {1: "encode_error"}
-    assert _ids(packed) == [bean(1).msg_id, bean(3).msg_id]
-    assert packed.first_error
-
-
-def test_separators_inside_values_are_counted():
-    assert _pack(pub(1, client_host="c"), pub(2, store_host="a\x01b\x02c")).replaced == 2
+def test_message_size_is_limited_in_encoded_bytes():
+    chinese = pub(1, keys="订" * 50)
+    size = len(encode_context(chinese).body)
+    assert len(_pack(chinese, chinese, max_message_bytes=2 * size).messages) == 1
+    assert len(_pack(chinese, chinese, max_message_bytes=2 * size - 1).messages) == 2
 
 
 def test_keys_longer_than_the_limit_begin_a_new_message():
