@@ -278,6 +278,13 @@ def test_empty_or_blank_input_is_no_error(mqtrace, command, text):
     assert mqtrace(*command, stdin=text) == (0, b"", "")
 
 
+def test_lines_behind_a_torn_one_are_read_and_a_raw_body_may_quote_a_line(mqtrace):
+    code, out, _ = mqtrace("decode", stdin=b'torn"}\n' + body_line(PUB))
+    assert (code, ["error" in item for item in objects(out)]) == (1, [True, False])
+    _, out, _ = mqtrace("decode", stdin=PUB + body_line(PUB))
+    assert objects(out)[0]["trace_type"] == "Pub"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -94,6 +94,7 @@ def test_joined_batches_hold_the_same_rows_in_few_files(tmp_path):
     assert len(read.sides["native"].files) == 8
     assert rows_of(read.sides["native"].files) == rows
     assert (read.sides["native"].records_read, read.sides["native"].last_event_ms) == (12, 5)
+    assert (read.sides["native"].sources, read.sides["native"].layouts) == (("a.jsonl",), ("landing",))
     assert read.sides["otlp"].sources == ("s.jsonl",)
     assert read.sizes == before.sizes
     assert directories(tmp_path) == {f"batch={joined}"}
