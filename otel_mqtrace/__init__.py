@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
+    from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.consume import ConsumeHook
     from otel_mqtrace.hooks.process import process
     from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendHook
     from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
@@ -31,7 +32,8 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "hooks.consume": ("ConsumeHook", "IncomingMessage"),
+    "hooks.attributes": ("IncomingMessage",),
+    "hooks.consume": ("ConsumeHook",),
     "hooks.process": ("process",),
     "hooks.send": ("UNKNOWN_BODY", "SendHook"),
     "hooks.settle": ("SettleHook", "SettledOffset"),

@@ -69,10 +69,6 @@ class Positions:
             if each.offset is not None and self._next.get(where, each.offset + 1) <= each.offset:
                 self._next.pop(where, None)
 
-    def next_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset behind the last message handed over."""
-        return self._next.get((topic, partition))
-
     def committed(self, topic: str, partition: int | None, offset: int) -> SettledOffset:
         """Return an offset to continue from; the message before it is the one that is settled last."""
         return SettledOffset(topic, partition, offset, self.creation_context(topic, partition, offset - 1))

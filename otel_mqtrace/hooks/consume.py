@@ -25,7 +25,7 @@ from otel_mqtrace.hooks.outcome import (
 )
 from otel_mqtrace.hooks.propagation import BESIDE, SPECIAL_HEADERS, TRACEPARENT, index_headers, propagator_in_force
 from otel_mqtrace.hooks.receive import ReceiveHook
-from otel_mqtrace.hooks.scope import ONE_BYTE, ProcessSpan, SpanIds, ambient_context, current_context
+from otel_mqtrace.hooks.scope import ONE_BYTE, ProcessSpan, ambient_context, current_context
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch, read_uniform
 from otel_mqtrace.records.handled import Handled, HandledSpan
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.handled import MessageRow
     from otel_mqtrace.records.message import Header, HeaderIndex
     from otel_mqtrace.records.plan import LeaderSource
-
-__all__ = ["ConsumeHook", "IncomingMessage", "ProcessSpan", "SpanIds"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _SUCCESS: Final = ContextCode.SUCCESS
@@ -345,7 +343,7 @@ class ConsumeHook(ReceiveHook):
             _PROCESS, topic, context=parent_ctx, attributes=attributes, links=links, start_ns=start_ns
         )
         try:
-            if tracing.consume_hook is not None and span.is_recording():
+            if span.is_recording():
                 tracing.call_consume_hook(span, messages)
         except BaseException:  # a call that is not returned would never end
             span.end()

@@ -303,12 +303,12 @@ class SendHook(RecordingHook):
                     note_failure("SendHook.headers")
                     if self._names_messages and not header_text(by_name, semconv.HEADER_UNIQ_KEY):
                         del attributes[semconv.MESSAGING_MESSAGE_ID]  # it does not travel; `after` gets the position
-            if is_recorded and tracing.capture is not None:
+            if is_recorded:
                 tracing.set_captured_headers(span, sent or pairs or ())
             # the end of a transaction is another span, which may be recorded where the send was not
             is_needed = is_recorded or transaction_id is not None or tracing.collecting is not None
             call = SendCall(topic, span, sent, current_ctx, start_ns, attributes, is_needed, transaction_id)
-            if is_recorded and tracing.produce_hook is not None:
+            if is_recorded:
                 tracing.call_produce_hook(span, call)
         except BaseException:  # a call that is not returned would never end
             span.end()

@@ -100,26 +100,16 @@ class SettleHook(ClientHook):
         """
         if call is None or not call.try_end():
             return
-        traced = [each for each in settled if self._tracing.is_traced(each.topic)]
+        tracing = self._tracing
+        traced = [each for each in settled if tracing.is_traced(each.topic)]
         if settled and not traced:
             return
         if error is None and exception is not None:
             error = type(exception).__qualname__
-        self._record(call, traced, error, description, exception)
-
-    def _record(
-        self,
-        call: SettleCall,
-        settled: Sequence[SettledOffset],
-        error: str | None,
-        description: str | None,
-        exception: BaseException | None,
-    ) -> None:
-        tracing = self._tracing
         end_ns = max(tracing.clock.wall_ns(), call.start_ns)
-        split = share_attributes(list(map(self._position, settled)))
+        split = share_attributes(list(map(self._position, traced)))
         attributes = {**split.span, **self._constant, semconv.MESSAGING_OPERATION_NAME: call.operation}
-        topics = {each.topic for each in settled}
+        topics = {each.topic for each in traced}
         if error is not None:
             attributes[semconv.ERROR_TYPE] = error
         span = tracing.start_span(
@@ -127,7 +117,7 @@ class SettleHook(ClientHook):
             topics.pop() if len(topics) == 1 else None,
             context=call.current_ctx,
             attributes=attributes,
-            links=_links(settled, split.links)[: tracing.links_per_span],
+            links=_links(traced, split.links)[: tracing.links_per_span],
             start_ns=call.start_ns,
         )
         if error is not None:

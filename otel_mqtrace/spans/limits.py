@@ -76,7 +76,9 @@ def lost_its_type(span: ReadableSpan) -> bool:
     verbs = _RECORDED if span.end_time is not None else _STARTED
     if words[0] not in verbs and words[-1] not in verbs:  # last in the old names
         return False
-    return bool(span.dropped_attributes and is_ours(span) and semconv.MQTRACE_TRACE_TYPE not in (span.attributes or {}))
+    scope = span.instrumentation_scope
+    is_ours = scope is not None and scope.name == semconv.SCOPE
+    return bool(span.dropped_attributes and is_ours and semconv.MQTRACE_TRACE_TYPE not in (span.attributes or {}))
 
 
 def keep_limits(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
@@ -87,12 +89,6 @@ def keep_limits(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) ->
     copied = BoundedAttributes(_bound(span, "maxlen"), attributes, max_value_len=length)
     copied.dropped = span.dropped_attributes
     return copied
-
-
-def is_ours(span: ReadableSpan) -> bool:
-    """Return whether ``span`` was made by this library."""
-    scope = span.instrumentation_scope
-    return scope is not None and scope.name == semconv.SCOPE
 
 
 def _bound(span: ReadableSpan, name: str) -> int | None:

@@ -349,23 +349,22 @@ class SpanQueue(Generic[Item]):
             self._closed, self._limit = True, 0
             self._changed.notify_all()
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until ``condition`` is true, at most ``timeout_s`` seconds; return whether it is."""
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until ``condition`` is true, at most ``timeout_s`` seconds."""
         with self._lock:
-            return self._changed.wait_for(condition, max(timeout_s, 0.0))
+            self._changed.wait_for(condition, max(timeout_s, 0.0))
 
-    def abandon(self) -> int:
-        """Drop whatever still waits under ``shutdown_timeout``; return how many that were."""
+    def abandon(self) -> None:
+        """Drop whatever still waits under ``shutdown_timeout``."""
         with self._lock:
             self._drop_surplus()
             self._abandoned, count = True, len(self._waiting)
             for _ in range(count):
                 self._evict(SHUTDOWN_TIMEOUT)
             self._changed.notify_all()
-            return count
 
-    def abandon_in_flight(self) -> int:
-        """Drop what an export still holds under ``shutdown_timeout``; return how many. Its end counts nothing then."""
+    def abandon_in_flight(self) -> None:
+        """Drop what an export still holds under ``shutdown_timeout``; its end counts nothing then."""
         with self._lock:
             items, self._in_flight = self._in_flight, []
             self._abandoned = True
@@ -373,7 +372,6 @@ class SpanQueue(Generic[Item]):
             for item in items:
                 self._drop(SHUTDOWN_TIMEOUT, item)
             self._changed.notify_all()
-            return len(items)
 
 
 def _losses(items: Sequence[object], outcome: ExportOutcome) -> Iterable[tuple[int, str]]:

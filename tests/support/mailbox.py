@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from otel_mqtrace import ConsumeHook
-from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.process import Owner
 
 TRACEPARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")

@@ -15,7 +15,7 @@ from aiokafka.errors import BrokerResponseError
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
 from otel_mqtrace.clients.state import ActiveTracing, MessageRegistry
-from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
 from otel_mqtrace.hooks.settle import SettledOffset

@@ -139,8 +139,9 @@ def _commit(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Obs
     positions = state.positions
     offsets = args[0] if args else kwargs.get("offsets")
     if offsets is None:
-        offsets = {each: positions.next_offset(*each) for each in consumer.assignment()}
-    settled = settled_offsets(offsets, positions.creation_context)
+        settled = positions.unsettled(consumer.assignment())
+    else:
+        settled = settled_offsets(offsets, positions.creation_context)
     return partial(record_settlement, state.settle, call, settled, describe_failure)
 
 

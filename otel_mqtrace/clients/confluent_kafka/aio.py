@@ -79,7 +79,7 @@ def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sendi
     inner: ProducerState | None = known_state(getattr(producer, "_producer", None))
     if inner is not None:
         inner.behind_asyncio = True
-    state = active.state_of(producer if inner is None else producer._producer, ProducerState)  # noqa: SLF001 - as above
+    state = active.state_of(producer if inner is None else producer._producer, ProducerState)  # noqa: SLF001 - it has no public name
     if state is None:
         return None
     hook = state.hook

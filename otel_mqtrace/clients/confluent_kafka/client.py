@@ -12,7 +12,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
 from otel_mqtrace.clients.state import ActiveTracing, ClientState, MessageRegistry, attach_state, known_state
-from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
 from otel_mqtrace.records.message import key_text

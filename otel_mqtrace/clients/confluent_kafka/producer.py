@@ -87,7 +87,7 @@ def _prepare(
     if call.headers is not None:
         changes["headers"] = call.headers if is_c_code else as_given(headers, call.headers)
     if not call.is_recorded and not call.current_ctx:
-        return None, *replace_arguments(order, args, kwargs, changes)  # as above
+        return None, *replace_arguments(order, args, kwargs, changes)
     # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
     name = next((each for each in ("callback", "on_delivery") if each in given), None) or (
         "on_delivery" if "on_delivery" in order else "callback"

@@ -18,6 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
 from otel_mqtrace.clients.confluent_kafka.client import active, configuration_of
+from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
@@ -184,7 +185,7 @@ class ClientStatistics:
     """The observable instruments of one meter, over all clients that report."""
 
     def __init__(self, meter: Meter) -> None:
-        self._reports: weakref.WeakValueDictionary[int, ClientReport] = weakref.WeakValueDictionary()
+        self._reports: LiveObjects[ClientReport] = LiveObjects()
         for each in MEASUREMENTS:
             meter.create_observable_gauge(
                 each.name, [self._observer(each)], unit=each.unit, description=each.description
@@ -192,7 +193,7 @@ class ClientStatistics:
 
     def add(self, report: ClientReport) -> None:
         """Include a client, for as long as it lives."""
-        self._reports[id(report)] = report
+        self._reports.add(report)
 
     def observe(self, measurement: Measurement) -> Iterable[Observation]:
         """Return one observation for each set of attributes; none while tracing is off or of an excluded topic."""
@@ -200,9 +201,7 @@ class ClientStatistics:
         if tracing is None:
             return []
         joined: dict[Key, float] = {}
-        for report in (reference() for reference in self._reports.valuerefs()):
-            if report is None:
-                continue
+        for report in self._reports.all():
             for attributes, value in measurement.read(report.statistics()):
                 topic = attributes.get(semconv.MESSAGING_DESTINATION_NAME)
                 if topic is None or not tracing.settings.excludes(topic):

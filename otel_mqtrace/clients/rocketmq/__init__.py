@@ -12,13 +12,12 @@ import rocketmq
 from rocketmq import Producer, SimpleConsumer
 
 from otel_mqtrace.clients.patching import Patches, find_wrapper
-from otel_mqtrace.clients.rocketmq.client import MESSAGE_METHODS, active
+from otel_mqtrace.clients.rocketmq.client import MESSAGE_METHODS, active, replace_argument
 from otel_mqtrace.clients.rocketmq.consumer import (
     PUSH_CONSUMER_METHODS,
     SIMPLE_CONSUMER_METHODS,
     TracedListener,
     received_messages,
-    replace_argument,
 )
 from otel_mqtrace.clients.rocketmq.producer import PRODUCER_METHODS, TracedChecker
 

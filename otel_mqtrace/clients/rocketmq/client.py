@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanContext
 
-    from otel_mqtrace.clients.patching import Wrappers
-    from otel_mqtrace.hooks.consume import ProcessSpan
+    from otel_mqtrace.clients.patching import Wrapper, Wrappers
+    from otel_mqtrace.hooks.scope import ProcessSpan
     from otel_mqtrace.hooks.send import SendCall, SendHook
     from otel_mqtrace.records.message import Headers
 
@@ -108,6 +109,28 @@ def observe_call(
 
     result.add_done_callback(pass_on)
     return completed
+
+
+def replace_argument(name: str, stand_in: Callable[[Any, Any], Any]) -> Wrapper:
+    """Return the wrapper of a client's ``__init__`` that puts ``stand_in(given, client)`` for its argument ``name``."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
+            try:
+                bound = signature.bind(self, *args, **kwargs)
+            except TypeError:  # the client raises it itself
+                original(self, *args, **kwargs)
+                return
+            if bound.arguments.get(name) is not None:
+                bound.arguments[name] = stand_in(bound.arguments[name], self)
+            original(*bound.args, **bound.kwargs)
+
+        return __init__
+
+    return wrap
 
 
 _TYPES: Final[Mapping[int, MessageType]] = {

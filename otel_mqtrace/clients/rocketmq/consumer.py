@@ -7,7 +7,6 @@ thread, or until its invisible duration is over and the broker delivers it again
 from __future__ import annotations
 
 import functools
-import inspect
 from functools import partial
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final
@@ -394,28 +393,6 @@ def _ended(  # noqa: PLR0913, PLR0917 - what was opened, and how it ended
     received.listening, received.call = False, None
     state.in_listener.pop(id(call), None)
     state.hook.after(call, code=code, exception=exception)
-
-
-def replace_argument(name: str, stand_in: Callable[[Any, Any], Any]) -> Wrapper:
-    """Return the wrapper of a client's ``__init__`` that puts ``stand_in(given, client)`` for its argument ``name``."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
-            try:
-                bound = signature.bind(self, *args, **kwargs)
-            except TypeError:  # the client raises it itself
-                original(self, *args, **kwargs)
-                return
-            if bound.arguments.get(name) is not None:
-                bound.arguments[name] = stand_in(bound.arguments[name], self)
-            original(*bound.args, **bound.kwargs)
-
-        return __init__
-
-    return wrap
 
 
 _ack: Final = _traced_settling("ack", before=RocketMqConsumerState.settled)

@@ -11,7 +11,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.settlement import Positions
-from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of

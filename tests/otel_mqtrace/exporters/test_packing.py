@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.exporters.packing import MAX_KEYS_BYTES, Packing
-from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
+from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceType, TransactionState

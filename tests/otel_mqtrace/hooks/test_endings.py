@@ -244,7 +244,7 @@ import multiprocessing, sys
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook, process
-from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.outcome import defer_end, when_collected
 from otel_mqtrace.hooks.process import Owner, sources
 from otel_mqtrace.hooks.tracing import Tracing

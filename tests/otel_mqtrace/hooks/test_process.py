@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from otel_mqtrace import ConsumeHook, SendHook, process
-from otel_mqtrace.hooks.consume import ProcessSpan
 from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import end_blocks
+from otel_mqtrace.hooks.scope import ProcessSpan
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import current_span_id, in_thread, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox, incoming

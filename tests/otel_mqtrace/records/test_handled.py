@@ -10,7 +10,8 @@ from opentelemetry.trace import SpanContext, StatusCode
 
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
-from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
+from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan

@@ -16,7 +16,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
+from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.sampling import IdPool
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendHook
 from otel_mqtrace.hooks.tracing import ClientInfo

