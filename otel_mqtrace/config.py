@@ -11,9 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.client_properties import without_password
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 _log: Final = logging.getLogger(__name__)
 _warned: Final[set[tuple[str, str]]] = set()
@@ -249,17 +254,17 @@ def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
 
 def _accept(values: dict[str, Any], name: str, value: object, *, source: str) -> None:
     if name not in _FIELDS:
-        _warn_once(f"{source} ({type(value).__name__})", "unknown setting; it is ignored")
+        warn_once(f"{source} ({type(value).__name__})", "unknown setting; it is ignored")
         return
     try:
         values[name] = _FIELDS[name].metadata["read"](value)
     except (TypeError, ValueError) as problem:
         if name in NEVER_SHOWN:
-            _warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
+            warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
             return
         unset = _FIELDS[name].metadata["unset"] or _shown(getattr(_DEFAULTS, name))
         instead = _shown(values[name]) if name in values else unset
-        _warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
+        warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
 
 
 def _shown(value: object) -> str:
@@ -268,15 +273,20 @@ def _shown(value: object) -> str:
     return repr(",".join(value) if isinstance(value, tuple) else value)
 
 
+def is_exporter(value: object) -> TypeGuard[SpanExporter]:
+    """Return whether ``value`` is an exporter object; a class is none."""
+    return callable(getattr(value, "export", None)) and not isinstance(value, type)
+
+
 def fit_batch(batch_size: int, queue_size: int) -> int:
     """Return ``batch_size`` or, with a warning instead of a refusal to start, the size of a smaller queue."""
     if batch_size <= queue_size:
         return batch_size
-    _warn_once(f"batch_size = {batch_size}", f"no such batch fits a queue_size of {queue_size}; {queue_size} is used")
+    warn_once(f"batch_size = {batch_size}", f"no such batch fits a queue_size of {queue_size}; {queue_size} is used")
     return queue_size
 
 
-def _warn_once(setting: str, what: str) -> None:
+def warn_once(setting: str, what: str) -> None:
     """``setting`` shows a value only where it cannot be a secret: never of a connection, nor of an unknown name."""
     if (setting, what) not in _warned:
         _warned.add((setting, what))

@@ -17,7 +17,7 @@ from opentelemetry import trace
 from otel_mqtrace._errors import MissingExtraError, reraise_from_signal_handler
 from otel_mqtrace._workers import ProcessLock
 from otel_mqtrace.client_properties import forget_application_kafka_config
-from otel_mqtrace.config import Settings
+from otel_mqtrace.config import Settings, is_exporter
 from otel_mqtrace.hooks.guard import failures, guarded
 
 if TYPE_CHECKING:
@@ -50,11 +50,13 @@ def _split_exporters(
     exporters: str | Iterable[str | SpanExporter] | None,
 ) -> tuple[list[SpanExporter], str | list[str] | None]:
     """Split exporter objects from exporter names (or invalid values); ``None`` leaves the names to the settings."""
+    if is_exporter(exporters):
+        return [exporters], []
     if exporters is None or isinstance(exporters, str) or not isinstance(exporters, Iterable):
         return [], exporters
     given: list[Any] = list(exporters)
-    ready = [each for each in given if callable(getattr(each, "export", None))]
-    return ready, [each for each in given if not callable(getattr(each, "export", None))]
+    ready = [each for each in given if is_exporter(each)]
+    return ready, [each for each in given if not is_exporter(each)]
 
 
 class ClientInstrumentor:

@@ -88,8 +88,8 @@ class ExporterSide:
 
     def shutdown(self, timeout_ms: float) -> None:
         """Shut the exporter down, with the time that is left if it takes one."""
-        arguments = {"timeout_millis": timeout_ms} if _takes_timeout(self._exporter.shutdown) else {}
         try:
+            arguments = {"timeout_millis": timeout_ms} if _takes_timeout(self._exporter.shutdown) else {}
             with suppress_instrumentation():
                 self._exporter.shutdown(**arguments)
         except BaseException as error:  # noqa: BLE001 - on our thread or at exit no caller could handle it

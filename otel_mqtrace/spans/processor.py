@@ -25,7 +25,7 @@ from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.limits import keep_limits
 from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.spans.queue import ALREADY_SHUTDOWN, EXPORT_FAILED, QUEUE_FULL, SHUTDOWN_TIMEOUT, WANTS_ERROR
-from otel_mqtrace.spans.settings import LaneSettings, preset_options, resolve
+from otel_mqtrace.spans.settings import LaneSettings, preset_options, refuse_wrong, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,6 +93,8 @@ class MqTraceSpanProcessor(SpanProcessor):
         background: bool = True,
     ) -> None:
         refuse_subinterpreter()
+        objects = {"on_drop": on_drop, "ledger_dir": ledger_dir, "meter_provider": meter_provider, "clock": clock}
+        refuse_wrong({"exporters": exporters, **objects})
         self._clock = clock or SystemClock()
         self.settings: LaneSettings = resolve(
             max_queue_size=max_queue_size,

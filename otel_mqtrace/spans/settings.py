@@ -6,21 +6,19 @@ one in the environment is a warning and never breaks start-up.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings, fit_batch
+from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings, fit_batch, is_exporter, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_mqtrace.spans.queue import DropPolicy
 
-_logger = logging.getLogger(__name__)
 LingerFrom = Literal["arrival", "last_batch"]
 
 
@@ -72,6 +70,10 @@ def _is_delay(value: object) -> bool:
     return _is_duration(value) and value != 0
 
 
+def _has(*methods: str) -> Callable[[object], bool]:
+    return lambda value: value is None or all(callable(getattr(value, method, None)) for method in methods)
+
+
 _COUNT: Final = (_is_count, "a whole number, at least 1")
 _DURATION: Final = (_is_duration, "a number of milliseconds, at least 0")
 _ANYTHING: Final = (lambda _value: True, "anything")
@@ -83,6 +85,11 @@ _EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "shutdown_timeout_millis": _DURATION,
     "drop_policy": (("newest", "oldest").__contains__, "'newest' or 'oldest'"),
     "linger_from": (("arrival", "last_batch").__contains__, "'arrival' or 'last_batch'"),
+    "exporters": (lambda values: all(map(is_exporter, values)), "span exporters, as objects"),
+    "on_drop": (_has("__call__"), "a function"),
+    "ledger_dir": (lambda value: value is None or isinstance(value, (str, os.PathLike)), "a directory"),
+    "meter_provider": (_has("get_meter"), "an object with get_meter()"),
+    "clock": (_has("wall_ns", "monotonic_ns"), "an object with wall_ns() and monotonic_ns()"),
 }
 _BSP_NAMES: Final[Mapping[str, str]] = {
     "max_queue_size": "OTEL_BSP_MAX_QUEUE_SIZE",
@@ -174,13 +181,7 @@ def _from_bsp() -> dict[str, int]:
             refuse_wrong(given)
         except ValueError:  # of int() also for more digits than Python converts
             (_, expected), default = _EXPECTED[name], getattr(LaneSettings, name)
-            _logger.warning(
-                "mqtrace: %s = %r: %s was expected; it is ignored, the default is %s",
-                variable,
-                text,
-                expected,
-                default,
-            )
+            warn_once(f"{variable} = {text!r}", f"{expected} was expected; it is ignored, the default is {default}")
         else:
             values |= given
     return values

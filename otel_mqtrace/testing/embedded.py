@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import logging
+import os
 import signal
 import socket
 from contextlib import contextmanager, suppress
@@ -150,6 +151,7 @@ class EmbeddedKafka:
             raise PeerError(
                 f"the embedded broker did not start with {self._brokers} brokers: is loopback TCP allowed here?"
             )
+        self._pid = os.getpid()
         self._bootstrap = str(api.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
         self._call("group_initial_rebalance_delay_ms", _REBALANCE_DELAY_MS)
 
@@ -159,8 +161,8 @@ class EmbeddedKafka:
         self.close()
 
     def close(self) -> None:
-        """Stop the brokers and their threads; every byte is gone. Calling it again does nothing."""
-        if self._cluster is not None:
+        """Stop the brokers and their threads; every byte is gone. Called again, or in a fork, it does nothing."""
+        if self._cluster is not None and self._pid == os.getpid():  # a fork has none of the threads it would wait for
             self._wake()
             self._api.rd_kafka_mock_cluster_destroy(self._cluster)
             self._api.rd_kafka_destroy(self._handle)

@@ -62,6 +62,17 @@ def test_processor_is_attached_with_the_given_exporters(instrumentor, kafka, top
     assert provider._active_span_processor._span_processors == ()
 
 
+def test_exporter_object_needs_no_list_and_its_class_is_refused(instrumentor, caplog, tmp_path):
+    provider, exporter = TracerProvider(), RecordingExporter()
+    instrumentor.instrument(tracer_provider=provider, exporters=exporter)
+    assert [lane.exporter for lane in instrumentor.processor.lanes] == [exporter]
+    instrumentor.uninstrument()
+    assert caplog.messages == []
+    instrumentor.instrument(tracer_provider=provider, exporters=[RecordingExporter, exporter])
+    assert "a list of names was expected" in caplog.text
+    assert [lane.name for lane in instrumentor.processor.lanes] == ["RecordingExporter", "NativeKafkaSpanExporter"]
+
+
 def test_client_is_patched_once_when_two_threads_instrument(instrumentor, caplog):
     with ThreadPoolExecutor(1) as other:
 

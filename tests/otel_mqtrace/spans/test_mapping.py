@@ -229,11 +229,13 @@ def test_unknown_preset_is_refused_with_the_known_ones():
 
 @pytest.mark.parametrize("wrong", ["soon", "1" * 5_000])
 def test_environment_is_used_without_arguments(monkeypatch, caplog, wrong):
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
     monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "7000")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", wrong)
     monkeypatch.setenv("MQTRACE_QUEUE_SIZE", "400")
     monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
+    MqTraceSpanProcessor(Scripted())
     settings = MqTraceSpanProcessor(Scripted(), schedule_delay_millis=70).settings
     assert (settings.max_queue_size, settings.export_timeout_millis, settings.schedule_delay_millis) == (400, 7000, 70)
     (warning,) = caplog.messages
@@ -262,6 +264,10 @@ def test_batch_size_fits_the_queue_size_of_the_environment(monkeypatch):
         {"shutdown_timeout_millis": float("inf")},
         {"drop_policy": "random"},
         {"drop_policy": ["newest"]},
+        {"on_drop": 3},
+        {"ledger_dir": 3},
+        {"meter_provider": "metrics"},
+        {"clock": 3},
     ],
     ids=repr,
 )
@@ -273,6 +279,12 @@ def test_wrong_value_in_code_is_refused_by_its_argument(wrong, preset, caplog):
     with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must "):
         make(Scripted(), **wrong)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("wrong", [None, "mqtrace_native", Scripted, [Scripted()]], ids=repr)
+def test_what_is_no_exporter_object_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"^exporters must be span exporters, as objects, not \("):
+        MqTraceSpanProcessor(wrong)
 
 
 @pytest.mark.parametrize(

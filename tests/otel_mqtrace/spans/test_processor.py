@@ -349,6 +349,18 @@ def test_shutdown_goes_on_after_any_exception_of_an_exporter(poison, background,
     assert processor.stats()["Broken"]["exported"] == 1
 
 
+def test_exporter_without_a_shutdown_is_reported_and_the_processor_ends(caplog, thread_deaths):
+    class Minimal:
+        def export(self, spans):
+            return SpanExportResult.SUCCESS
+
+    processor = MqTraceSpanProcessor(Minimal())
+    processor.on_end(span("a"))
+    processor.shutdown()
+    assert (processor.stats()["Minimal"]["exported"], thread_deaths) == (1, [])
+    assert caplog.messages == ["mqtrace: Minimal raised in shutdown() (logged once)"]
+
+
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")], ids=["nothing", "one span", "a backlog"])
 @pytest.mark.parametrize(("method", "answer"), [("force_flush", True), ("shutdown", None)])
 def test_flush_or_shutdown_of_a_lane_does_not_wait_for_a_stuck_one(method, answer, names):

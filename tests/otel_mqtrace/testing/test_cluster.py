@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, cimpl
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
 from otel_mqtrace.testing.embedded import RETENTION_BYTES, EmbeddedKafka, load_mock_api
-from tests.support.programs import run_python
+from tests.support.programs import run_in_child, run_python
 
 QUIET = logging.getLogger("tests.embedded")
 WAIT_S = 15.0
@@ -90,6 +90,15 @@ def test_closed_broker_leaves_no_thread() -> None:
     assert (len(list(Path("/proc/self/task").iterdir())), threading.active_count()) <= before
     with pytest.raises(UsageError, match="not running"):
         _ = kafka.bootstrap_servers
+
+
+def test_fork_that_leaves_the_block_ends_and_the_broker_goes_on(kafka: EmbeddedKafka) -> None:
+    def leave() -> None:
+        signal.alarm(int(WAIT_S))  # it would wait for threads that a fork does not have
+        kafka.close()
+
+    assert run_in_child(leave) == 0
+    assert send(producer_of(kafka), "orders", b"later") == [None]
 
 
 def test_client_without_the_c_interface_is_refused_with_the_fix() -> None:
