@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from itertools import chain, islice
+from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -180,8 +180,9 @@ def inspect_sources(
     """Yield the JSON of every record and span behind ``sources``, and fill ``inventory``."""
     paths, addresses = apart(sources)
     samples = _Samples()
+    bodies = count()
     for address in addresses:
-        yield from _topic(address, client_config, inventory, samples)
+        yield from _topic(address, client_config, inventory, samples, bodies)
     passed_over: list[PassedOver] = []
     files = source_files(paths, None, passed_over=passed_over)
     inventory.passed_over = [file.reason for file in passed_over if not file.is_damaged]
@@ -192,7 +193,7 @@ def inspect_sources(
         if file.side is Side.NATIVE:
             try:
                 samples.records.append(sample_records(file))
-                yield from ((Side.NATIVE, item) for item in _native(file, inventory))
+                yield from ((Side.NATIVE, item) for item in _native(file, inventory, bodies))
             except DamagedInputError as error:
                 inventory.add_bad(_damage(file.path, str(error)))
         elif file.side is Side.OTLP:
@@ -234,11 +235,13 @@ def _write(item: dict[str, Any]) -> None:
 
 
 # -- native ---------------------------------------------------------------------------------------------------------
-def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
+def _native(file: SourceFile, inventory: Inventory, bodies: Iterator[int]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON of a file's records; ``bodies`` numbers the bodies of all sources, as ``mqtrace decode`` does."""
     tail = last_line(file) if file.layout is Layout.LANDING_JSONL else b""
     is_torn = bool(tail.strip()) and torn_bytes(tail) > 0
     with file.path.open("rb") as stream:
-        for at, body in enumerate(read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))):
+        landed = read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))
+        for body, at in zip(landed, bodies, strict=False):
             if is_torn and isinstance(body, BadBody) and body.field is None and not stream.peek(1):  # a run reads less
                 inventory.truncated_tail = True
             elif isinstance(body, BadBody):
@@ -308,7 +311,7 @@ def _plain(value: Any) -> Any:
 
 # -- topics ---------------------------------------------------------------------------------------------------------
 def _topic(
-    address: Address, client_config: Mapping[str, str], inventory: Inventory, samples: _Samples
+    address: Address, client_config: Mapping[str, str], inventory: Inventory, samples: _Samples, bodies: Iterator[int]
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
     """Read a topic, partition by partition; the first recognisable message decides its side."""
     ranges = [one for one in topic_ranges(address, client_config) if one.first < one.end]
@@ -318,12 +321,12 @@ def _topic(
     inventory.add_source(address.text, side, "kafka")
     samples.take_topic(address, side, [message["value"] for message in looked_at if message["value"]])
     index = -1
-    for at, message in enumerate(chain(looked_at, messages)):
+    for message in chain(looked_at, messages):
         place: _Place = {"path": f"{message['topic']}-{message['partition']}@{message['offset']}", "line": None}
         value = message["value"] or b""
         content = parse_message(value) if side is Side.OTLP and value else None
         if side is Side.NATIVE and value:
-            yield from ((side, item) for item in _records(place, at, value, inventory))
+            yield from ((side, item) for item in _records(place, next(bodies), value, inventory))
         elif content is None:
             reason = "no value" if not value else NOT_TRACES if side is Side.OTLP else "neither side's"
             text = value[:_SAMPLE_CHARACTERS].decode("utf-8", errors="replace")

@@ -147,6 +147,8 @@ def decode_files(  # noqa: PLR0913 - the command's options
 def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool) -> int:
     """Write the bodies of the records in ``file`` as they are, or ``as_lines`` of JSON with their keys.
 
+    Characters that the format or the charset cannot carry are replaced and counted on standard error.
+
     Raises:
         UsageError, UnreadableInputError, EncodeError: the file, the charset or the dialect is wrong.
     """
@@ -155,17 +157,28 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     if "".encode(charset):
         raise UsageError(f"--charset {charset} begins each record with a byte order mark: give utf-8, utf-16-le or -be")
     tally = _Tally()
+    replaced = 0
 
     def why_refused(item: EncodedLine | Refusal) -> str | None:
         return f"{_shown(file)}:{item.line}: {item.reason}" if isinstance(item, Refusal) else None
 
+    def encoded(results: Iterable[EncodedLine | Refusal]) -> Iterator[EncodedLine]:
+        nonlocal replaced
+        for item in results:
+            if isinstance(item, EncodedLine):
+                replaced += item.encoded.replaced
+                yield item
+
     with _opened(file) as stream:
         results = tally.counting(encode_lines(_lines(stream, file), target, charset=charset), why_refused)
-        bodies = groupby((one for one in results if isinstance(one, EncodedLine)), lambda one: repr(one.body_index))
+        bodies = groupby(encoded(results), lambda one: repr(one.body_index))
         if as_lines:
             _write(dump(_body_line(list(records))) for _, records in bodies)
         else:
             _write(record.encoded.body for _, records in bodies for record in records)
+    if replaced:
+        told = f"{plural(replaced, 'character')} replaced: U+0001 and U+0002 by _, what {charset} cannot encode by ?"
+        typer.echo(f"mqtrace: {told}", err=True)
     return tally.report("record", "records", "refused")
 
 

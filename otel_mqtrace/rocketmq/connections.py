@@ -81,9 +81,12 @@ class Connections:
                 return self._at_last(posted)
             try:
                 connection.receive(left_s)
-            except (SilentError, ProtocolError):
+            except SilentError:
                 connection.shut()
                 raise
+            except ProtocolError as error:
+                connection.shut()
+                raise ProtocolError(f"{posted.address} does not answer as RocketMQ does: {error}") from error
 
     def interrupt(self) -> None:
         """Refuse more, and end what waits in another thread; that one still has to :meth:`close`."""
@@ -117,7 +120,7 @@ class Connections:
         if connection is None:
             left_s = min(self._left_s(deadline), self._connect_timeout_s)
             if left_s <= 0:
-                raise SilentError(f"there was no time left to reach {address}")
+                raise SilentError(f"{address} was not reached in time")
             connection = self._open[address] = _Connection(address, left_s)
             if self._closed:  # meanwhile, and the others only were woken
                 connection.wake()
@@ -170,7 +173,7 @@ class _Connection:
         except TimeoutError:
             return
         except OSError as error:
-            raise SilentError(f"the connection to {self._address} broke ({_reason_of(error)})") from error
+            raise SilentError(f"{self._address} broke the connection ({_reason_of(error)})") from error
         if not data:
             raise SilentError(f"{self._address} closed the connection")
         self._keep(data)

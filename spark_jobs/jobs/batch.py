@@ -54,6 +54,7 @@ from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.policy.policy import hash_policy, make_plan
 from spark_jobs.report.result import VERDICTS
+from spark_jobs.schemas import VERDICT
 from spark_jobs.session import delay_interrupt
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.sums import by, sum_of
@@ -260,7 +261,10 @@ def reconcile(  # noqa: PLR0913 - the run's options
         durations=judged.durations,
         samples=samples,
     )
-    result = _summarise(place, run, group_by_bucket(list_files(plan.settled)), choose_owners(judged.owners))
+    buckets = group_by_bucket(list_files(plan.settled))
+    result = _summarise(place, run, buckets, choose_owners(judged.owners))
+    if not buckets:  # Spark and pandas do not read a directory without a parquet file
+        write_rows(VERDICT.empty_table(), str(as_path(plan.settled) / "part-00000.parquet"))
     return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
 
 

@@ -77,6 +77,14 @@ def test_records_stream_as_the_decoder_writes_them(capsys):
     assert {line["trace_type"] for line in lines} == {"Pub", "SubBefore", "SubAfter", "EndTransaction"}
 
 
+def test_bodies_of_several_sources_have_numbers_of_their_own(tmp_path, capsys):
+    for name in ("a", "b"):
+        write_landing(tmp_path / f"{name}.jsonl", RECALL, RECALL)
+    assert inspect.run([str(tmp_path)], records=True) == 0
+    lines = [strict(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["body_index"] for line in lines] == [0, 1, 2, 3]
+
+
 def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
     body = base64.b64encode(RECALL).decode()
     text = f'{{"body_base64": ""}}\n\nbroken\n{{"body_base64": "{body}"}}{{"body_base'

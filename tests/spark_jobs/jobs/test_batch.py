@@ -32,6 +32,7 @@ from spark_jobs.jobs import batch, graph
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
 from spark_jobs.report.result import VERDICTS
+from spark_jobs.schemas import VERDICT
 from tests.support.archives import pub
 from tests.support.events import START_MS
 from tests.support.landings import write_landing
@@ -59,6 +60,13 @@ def app(tmp_path_factory):
 def scenarios(tmp_path_factory):
     out = tmp_path_factory.mktemp("scenarios")
     return run(options("scenarios-5.3.3-old", out, "rocketmq-5.3.3")), out
+
+
+def test_verdicts_of_no_events_are_a_file_with_all_columns(tmp_path):
+    (tmp_path / "empty").touch()
+    nothing = (str(tmp_path / "empty"),)
+    run(ReconcileOptions(native=nothing, otlp=nothing, out=tmp_path / "out", engine="local"))
+    assert parquet.read_table(tmp_path / "out" / VERDICTS).equals(VERDICT.empty_table())
 
 
 def test_residue_of_many_buckets_is_one_array_a_column_in_their_order():
