@@ -84,13 +84,6 @@ def test_buckets_packed_together_split_into_the_rows_of_each(tasks, buckets, tog
     )
 
 
-def test_bucket_does_not_depend_on_the_order_of_its_blobs(buckets):
-    for blobs in buckets.values():
-        for memory_bytes in (1 << 30, 1):
-            one, other = open_bucket([*blobs], memory_bytes), open_bucket(blobs[::-1], memory_bytes)
-            assert one.events.to_pylist() == other.events.to_pylist()
-
-
 def test_bucket_larger_than_memory_gets_the_same_verdicts(events, buckets):
     plan, verdicts = plan_of(events, read_policy(None)), []
     for blobs in buckets.values():

@@ -60,11 +60,6 @@ def test_bad_span_is_one_row():
     assert kept == {"side", "path", "line", "record_index", "raw_hash", "bad", "extra"}
 
 
-def test_maps_and_lists_that_are_null_are_empty():
-    (row,) = events({**span(), "attributes": None, "links": None})
-    assert (row["scope"], row["links"], row["extra"]) == ("NOT_MESSAGING", None, 0)
-
-
 SEND = {"messaging.system": "kafka", "messaging.operation.type": "send"}
 OWN = {
     "group_name": "pg",

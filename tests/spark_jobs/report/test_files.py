@@ -29,10 +29,6 @@ def metrics(made):
     return read
 
 
-def test_same_result_gives_the_same_texts():
-    assert render_reports(result()) == render_reports(result())
-
-
 def test_result_json_has_the_counts_of_the_run_and_null_for_nan_and_infinity():
     made = result(latency={"queue": Latency(count=1, p50=float("nan"), p95=float("inf"))})
     read = json.loads(made.dumps(), parse_constant=pytest.fail)

@@ -16,7 +16,7 @@ from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources import files, splits
 from spark_jobs.sources.files import SourceFile, last_line, source_files
 from spark_jobs.sources.native import plan_bodies
-from spark_jobs.sources.splits import group_splits, line_numbers, read_lines, split_file
+from spark_jobs.sources.splits import line_numbers, read_lines, split_file
 
 
 def file_of(path, content, layout=Layout.JSON_LINES):
@@ -44,20 +44,6 @@ def test_lines_have_numbers_in_a_file_that_one_task_reads(tmp_path, monkeypatch)
     assert [(line.number, line.text) for line in read_lines(split)] == [(1, b"a\r"), (4, b"b\xff"), (5, b"\x00")]
     monkeypatch.setattr(splits, "UNCUT_BYTES", 3)
     assert {line.number for split in split_file(file) for line in read_lines(split)} == {None}
-
-
-def test_small_files_share_a_task_and_no_other_layout_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(splits, "_LEAST_TASK_BYTES", 100)
-    monkeypatch.setattr(splits, "_MOST_TASK_BYTES", 100)
-    monkeypatch.setattr(splits, "UNCUT_BYTES", 150)
-    small = [file_of(tmp_path / str(number), b"x" * 30) for number in range(10)]
-    large = file_of(tmp_path / "large", b"x" * 250)
-    packed = file_of(tmp_path / "packed", b"x" * 250, Layout.PROTO_FRAMED)
-    known = [split for file in (*small, large, packed) for split in split_file(file)]
-    assert [(split.begin, split.end) for split in known[10:]] == [(0, 100), (100, 200), (200, 250), (0, 250)]
-    tasks = group_splits(known, parallelism=1)
-    assert [len(task) for task in tasks] == [4, 3, 3, 1, 1, 2]
-    assert [split for task in tasks for split in task] == known
 
 
 def test_too_long_line_is_refused_in_the_executor(tmp_path, monkeypatch):
