@@ -117,7 +117,7 @@ class KafkaConsumerState(ConsumerState):
         received = self.incoming(messages)
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
-        left = self.explicit.is_on and self.explicit.expect_blocks(len(received))
+        left = self.explicit.expect_blocks(len(received))
         calls = [] if left else hook.before(received, batch=batch)
         # first of all: what is open must be ended, whatever fails from here on
         delivery = self.in_flight.hold(calls, handed)

@@ -92,7 +92,7 @@ def _row_of(message: Any) -> MessageRow | None:
 
 
 @guarded("Consumer.get")
-def _begin(consumer: Any, *, batch: bool) -> Observe | None:
+def _begin(consumer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any], *, batch: bool) -> Observe | None:
     state = active.state_of(consumer, ConsumerState)
     if state is None:
         return None
@@ -123,9 +123,9 @@ def _polled(state: ConsumerState, result: Any, raised: Any, *, start_ns: int | N
         state.hook.empty(start_ns=start_ns, batch=True)
 
 
-traced_getone: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=False), is_async=True)
+traced_getone: Final = observe_calls(partial(_begin, batch=False), is_async=True)
 """``getone``; ``async for`` calls it."""
-traced_getmany: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=True), is_async=True)
+traced_getmany: Final = observe_calls(partial(_begin, batch=True), is_async=True)
 """``getmany``."""
 
 

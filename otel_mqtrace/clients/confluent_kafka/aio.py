@@ -175,6 +175,8 @@ _polling: Final[ContextVar[object]] = ContextVar("mqtrace-polling", default=None
 class AioState(AnyConsumerState):
     """The state of an asyncio consumer, which is about the same as ``inner``, that of the consumer it wraps."""
 
+    _records = False
+
     def __init__(self, inner: AnyConsumerState | None) -> None:
         info = ClientInfo.of_kafka({}, group_name=None) if inner is None else inner.info
         super().__init__(info, registry, TaskDeliveries())
@@ -191,7 +193,7 @@ class AioState(AnyConsumerState):
 
 
 @guarded("AIOConsumer.poll")
-def _begin(consumer: Any, *, batch: bool) -> Observe | None:
+def _begin(consumer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any], *, batch: bool) -> Observe | None:
     state = state_at_poll(consumer, AioState)
     if state is None or _polling.get() is state:
         return None
@@ -212,8 +214,8 @@ def _polled(state: AioState, result: Any, raised: Any, *, start_ns: int | None, 
         returned(state, result, start_ns=start_ns, batch=batch)
 
 
-_traced_poll: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=False), is_async=True)
-_traced_consume: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=True), is_async=True)
+_traced_poll: Final = observe_calls(functools.partial(_begin, batch=False), is_async=True)
+_traced_consume: Final = observe_calls(functools.partial(_begin, batch=True), is_async=True)
 
 
 def _state_of(consumer: Any) -> AioState | None:

@@ -29,7 +29,6 @@ class AnyConsumerState(KafkaConsumerState):
 
     leaders: Leaders | None
     polling: int | None = None
-    _records = False
 
     def incoming(self, messages: Sequence[Message]) -> list[IncomingMessage]:
         """Return what the hook needs of messages of this consumer."""
@@ -69,7 +68,6 @@ class AnyConsumerState(KafkaConsumerState):
 class ConsumerState(ConfiguredState, AnyConsumerState):
     """What one consumer that blocks needs to be traced: there is one thread of control that polls."""
 
-    _records = True
     in_flight: Delivery
 
     def __init__(self, conf: Mapping[str, Any] | None, in_flight: Delivery | None = None) -> None:

@@ -147,7 +147,7 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
 
 def _own_headers(order: tuple[str, ...], given: Arguments, changed: Arguments) -> Any:
     """Return the caller's headers; ``_MISSING`` where they were sent as they are."""
-    own, sent = ({**dict(zip(order, args)), **kwargs}.get("headers") for args, kwargs in (given, changed))  # noqa: B905 - as above
+    own, sent = ({**dict(zip(order, args, strict=False)), **kwargs}.get("headers") for args, kwargs in (given, changed))
     return _MISSING if own is sent else own
 
 
