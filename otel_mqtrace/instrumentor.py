@@ -148,7 +148,12 @@ class ClientInstrumentor:
         """Configured exporters that could not be attached: name → why."""
         return {} if self._binding is None else self._binding.refused_exporters
 
-    def instrument(self, **options: Any) -> None:
+    def instrument(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        **options: Any,
+    ) -> None:
         """Switch tracing on, with the settings in lower case as ``options``.
 
         Under ``opentelemetry-instrument``, which tries every instrumentor there is, a client that is not installed is
@@ -157,6 +162,7 @@ class ClientInstrumentor:
         from otel_mqtrace.doctor.run_report import capture_logs  # noqa: PLC0415 - as in `_switch_on`
 
         capture_logs()
+        options = {"tracer_provider": tracer_provider, "meter_provider": meter_provider, **options}
         # without the lock: another thread may import a module that instruments
         prepared = guarded(f"{type(self).__name__}.instrument")(self._prepare)(options)
         with _switching.lock:

@@ -49,7 +49,7 @@ def _send(kafka, topic):
 def test_processor_is_attached_with_the_given_exporters(instrumentor, kafka, topic, points, reader, monkeypatch):
     monkeypatch.setattr(metrics_of_the_api, "_METER_PROVIDER", MeterProvider([reader]))
     provider, exporter = TracerProvider(), RecordingExporter()
-    instrumentor.instrument(tracer_provider=provider, exporters=[exporter], queue_size=7, batch_size=3, linger_ms=9)
+    instrumentor.instrument(provider, exporters=[exporter], queue_size=7, batch_size=3, linger_ms=9)
     processor = instrumentor.processor
     assert isinstance(processor, MqTraceSpanProcessor)
     assert (processor.settings.max_queue_size, processor.settings.max_export_batch_size) == (7, 3)
