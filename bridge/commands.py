@@ -130,7 +130,7 @@ def dialects(
     *,
     framing: Annotated[Framing, typer.Option(help="How the bodies lie in the files.")] = Framing.AUTO,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per writer instead of a table.")] = False,
-) -> None:
+) -> int:
     """Show every known writer of the native format, or who can have written given bodies, with the evidence.
 
     The wire names no writer: the records of each group are compared with every known writer, and those that fit remain.
@@ -143,4 +143,4 @@ def dialects(
     """
     from bridge.codec.files import show_writers  # noqa: PLC0415  only when called
 
-    show_writers(files, framing, as_json=as_json)
+    return show_writers(files, framing, as_json=as_json)

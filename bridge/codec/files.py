@@ -18,15 +18,17 @@ from bridge.addresses import Kind, expand_files, is_pipe, parse_address, refuse_
 from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, refuse_spans, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from bridge.page.wording import plural, visible
-from bridge.storage import as_path, refuse_compressed
+from bridge.storage import as_path, refuse_compressed, refuse_unconverted
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body, decode_stream
-from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, PART_BYTES, decode_values, text_of
+from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, PART_BYTES, decode_values, is_cuttable, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from bridge.storage import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ def decoded_bodies(
         refuse_compressed(stream.peek(), name)
         chosen = detect(stream) if framing is Framing.AUTO else framing
         if chosen is Framing.RAW:
+            if is_cuttable(how.charset):  # a body in UTF-16 may begin with its mark
+                refuse_unconverted(stream.peek(), name)
             yield from ((0, None, part) for part in how.parts_of(stream.read))
             return
         refuse_spans(stream.peek(), name)
@@ -121,6 +125,7 @@ def _size_bytes(stream: io.BufferedReader) -> int:
 
 
 _STDIN: Final = "-"
+_UNREADABLE: Final = 2
 
 
 def decode_files(  # noqa: PLR0913 - the command's options
@@ -132,8 +137,9 @@ def decode_files(  # noqa: PLR0913 - the command's options
         UsageError, UnreadableInputError: a file, the charset or the map of message types is wrong.
     """
     how = Reading(msg_type_map, charset)  # a wrong charset fails before any output
-    tally = _Tally()
-    placed = tally.counting(_decoded(files or [_STDIN], framing, how, explode_batches=explode_batches), _why_bad)
+    tally, unread = _Tally(), list[str]()
+    bodies = _bodies(files or [_STDIN], framing, how, unread)
+    placed = tally.counting(_decoded(bodies, explode_batches=explode_batches), _why_bad)
     items = (item for _, item in placed)
     if as_table:
         from bridge.codec.tables import print_records  # noqa: PLC0415  rich takes longer than a small decode
@@ -141,7 +147,8 @@ def decode_files(  # noqa: PLR0913 - the command's options
         print_records(items)
     else:
         _write(dump(item) for item in items)
-    return tally.report("record or line", "records or lines", "bad")
+    code = tally.report("record or line", "records or lines", "bad")
+    return _UNREADABLE if unread else code
 
 
 def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool) -> int:
@@ -182,17 +189,18 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     return tally.report("record", "records", "refused")
 
 
-def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> None:
-    """Print who can have written ``files``; without any, every known writer.
+def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
+    """Print who can have written ``files``; without any, every known writer. Return the exit code.
 
     Raises:
         UsageError, UnreadableInputError: a file is wrong, or no file holds a record.
     """
     from bridge.codec import tables  # noqa: PLC0415  rich takes its time
 
+    unread: list[str] = []
     if files:
         guesses = WriterGuesses()
-        for _, _, body in _bodies(files, framing, Reading()):
+        for _, _, body in _bodies(files, framing, Reading(), unread):
             if isinstance(body, DecodedBody):
                 guesses.take(body)
         rows = list(map(asdict, guesses.guesses()))
@@ -207,6 +215,7 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
         _write(dump(row) for row in rows)
     else:
         tables.print_rows(columns, rows)
+    return _UNREADABLE if unread else 0
 
 
 @dataclass(slots=True)
@@ -244,11 +253,13 @@ def _why_bad(placed: tuple[str, dict[str, Any]]) -> str | None:
     return f"{place}{record}{' ' + error['field'] if error['field'] else ''}: {error['reason']}"
 
 
-def _decoded(
-    names: list[str], framing: Framing, how: Reading, *, explode_batches: bool
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the JSON of each record with its place, ``FILE:LINE``; what is not a record has an ``error``."""
-    for body_index, place, body in _bodies(names, framing, how):
+_PlacedBody = tuple[int, str, DecodedBody | BadBody]
+"""The index of a body in all files, its place, ``FILE`` or ``FILE:LINE``, and its contexts or a part of them."""
+
+
+def _decoded(bodies: Iterable[_PlacedBody], *, explode_batches: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the JSON of each record with its place; what is not a record has an ``error``."""
+    for body_index, place, body in bodies:
         if isinstance(body, BadBody):
             error = {"field": body.field, "reason": body.reason, "text": body.text[:MAX_OFFENDING_TEXT]}
             yield place, {"body_index": body_index, "record_index": None, "error": error}
@@ -256,13 +267,23 @@ def _decoded(
             yield from ((place, item) for item in body_json(body_index, body, explode_batches=explode_batches))
 
 
-def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[int, str, DecodedBody | BadBody]]:
-    before = 0
-    for name in _readable(names):
+def _bodies(names: list[str], framing: Framing, how: Reading, unread: list[str]) -> Iterator[_PlacedBody]:
+    """Yield the bodies of the files behind ``names``.
+
+    Among several files one that cannot be read is named on standard error and in ``unread``.
+    """
+    before, files = 0, _readable(names)
+    for name in files:
         index, shown = -1, _shown(name)
-        with _opened(name) as stream:
-            for index, row, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
-                yield before + index, shown if row is None else f"{shown}:{row}", body
+        try:
+            with _opened(name) as stream:
+                for index, row, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
+                    yield before + index, shown if row is None else f"{shown}:{row}", body
+        except UnreadableInputError as error:
+            if len(files) == 1:
+                raise
+            unread.append(name)
+            typer.echo(f"mqtrace: error: {visible(str(error), limit=None)}", err=True)
         before += index + 1
 
 
@@ -281,8 +302,12 @@ def _body_line(records: list[EncodedLine]) -> dict[str, Any]:
 
 
 def _readable(names: list[str]) -> list[str]:
-    """Return the files behind ``names``, each once, or refuse the first that is none: before anything is printed."""
+    """Return the files behind ``names``, each once, or refuse the first that is none: before anything is printed.
+
+    A warning names what is passed over in a directory or glob because it holds nothing known.
+    """
     found: dict[str, str] = {}  # where it is → as it was written
+    unknown: list[AnyPath] = []
     for name in names:
         if name == _STDIN:
             found[name] = name
@@ -293,11 +318,15 @@ def _readable(names: list[str]) -> list[str]:
             continue
         files, is_file = expand_files(path)
         if not is_file:
-            files = [file for file in files if may_hold_bodies(file)]
+            files = [file for file in files if may_hold_bodies(file, unknown)]
         if not files:
             raise UsageError(f"{name} contains no file of native bodies")
         for file in map(str, files):
             found.setdefault(file, path if is_file and "://" not in path else file)
+    if unknown:
+        more = f" and {len(unknown) - 1} more; mqtrace inspect names all" if len(unknown) > 1 else ""
+        first = visible(str(unknown[0]), limit=None)
+        typer.echo(f"mqtrace: warning: passed over, neither native bodies nor spans: {first}{more}", err=True)
     return list(found.values())
 
 
@@ -316,7 +345,7 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
     except IsADirectoryError as error:
         raise UsageError(f"{name} is a directory: name a file in it") from error
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}") from error
+        raise UnreadableInputError(f"cannot read {name}: {error.strerror or error}") from error
     with stream:
         yield stream
 
@@ -324,6 +353,7 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
 def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
     try:
         refuse_compressed(stream.peek(), name)
+        refuse_unconverted(stream.peek(), name)
         yield from stream
     except OSError as error:
         raise unreadable(name, error) from error

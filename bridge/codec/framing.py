@@ -18,7 +18,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.storage import naming_damage, open_parquet, refuse_compressed
+from bridge.storage import naming_damage, open_parquet, refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
@@ -33,6 +33,7 @@ _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARQUET_MAGIC: Final = b"PAR1"
 _JSON_START: Final = re.compile(rb"(?:%b)?\s*\{" % codecs.BOM_UTF8)
+_NAMES_OF_SPANS: Final = re.compile(rb'"(?:resource|scope|instrumentation_?[lL]ibrary)_?[sS]pans"')
 _SPANS_START: Final = re.compile(_JSON_START.pattern + rb'\s*"resource(?:Spans|_spans)"\s*:')
 _ROWS_AT_A_TIME: Final = 256
 _START_BYTES: Final = 1 << 18  # a torn line ends within these, and the next one names its body
@@ -88,12 +89,14 @@ def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> It
     """Yield the bodies of one open file in order; ``name`` is what an error calls it.
 
     Raises:
-        UnreadableInputError: the system cannot read the file; it is compressed, or Parquet without a column ``body``.
+        UnreadableInputError: the system cannot read the file; it is compressed, a zip archive, UTF-16, or Parquet
+            without a column ``body``.
         DamagedInputError: damaged Parquet.
         MissingExtraError: Parquet without the ``reconcile`` extra.
     """
     try:
         refuse_compressed(stream.peek(), name)
+        refuse_unconverted(stream.peek(), name)
         chosen = detect(stream) if framing is Framing.AUTO else framing
         yield from _READERS[chosen](stream, name)
     except OSError as error:
@@ -125,16 +128,23 @@ def detect(stream: io.BufferedReader) -> Framing:
     return Framing.JSONL_BASE64 if is_torn or start.isspace() or _JSON_START.match(start) else Framing.RAW
 
 
-def may_hold_bodies(path: AnyPath) -> bool:
-    """Return whether a file of a directory or glob holds bodies; JSON and Parquet of other content do not."""
+def may_hold_bodies(path: AnyPath, unknown: list[AnyPath] | None = None) -> bool:
+    """Return whether a file of a directory or glob holds bodies; JSON and Parquet of other content do not.
+
+    ``unknown`` gets a file that holds neither bodies nor spans.
+    """
     try:
         with path.open("rb") as stream:
             start = stream.read(_START_BYTES)
         if start.startswith(_PARQUET_MAGIC):
-            return _BODY in open_parquet(path).schema_arrow.names
+            may_hold = _BODY in open_parquet(path).schema_arrow.names
+        else:
+            may_hold = not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
     except (OSError, ValueError, ImportError):  # its reader reports it
         return True
-    return not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
+    if unknown is not None and not may_hold and not _NAMES_OF_SPANS.search(start):
+        unknown.append(path)
+    return may_hold
 
 
 def refuse_spans(start: bytes, name: object) -> None:

@@ -26,8 +26,8 @@ _UNSAFE_IN_NAMES: Final = re.compile(r"[^\w.-]")
 
 def memory_name(group: str, source: str, kind: str = "") -> str:
     """Return the name, without suffix, of the memory of this ``group``, ``source`` and ``kind``."""
-    whose = f"{source}\n{group}"
-    return f"{_UNSAFE_IN_NAMES.sub('_', group)}-{kind}{zlib.crc32(whose.encode()):08x}"
+    whose = zlib.crc32(group.encode(), zlib.crc32(f"{source}\n".encode()))  # an error of encode() names one of them
+    return f"{_UNSAFE_IN_NAMES.sub('_', group)}-{kind}{whose:08x}"
 
 
 def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:

@@ -13,7 +13,14 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.storage import ZSTD_MAGIC, InaccessibleInputError, naming_damage, open_parquet, refuse_compressed
+from bridge.storage import (
+    ZSTD_MAGIC,
+    InaccessibleInputError,
+    naming_damage,
+    open_parquet,
+    refuse_compressed,
+    refuse_unconverted,
+)
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.wire.native.layout import RECORD_START
 
@@ -108,6 +115,7 @@ def detect(path: AnyPath) -> Layout:
     except OSError as error:
         raise InaccessibleInputError(f"cannot read {path}: {error.strerror or error}") from error
     refuse_compressed(head, path, also_zstd=_is_native_in_zstd(head))
+    refuse_unconverted(head, path)
     refuse_unlanded(head, path)
     found = detect_head(head, size)
     if found is None:
@@ -118,22 +126,8 @@ def detect(path: AnyPath) -> Layout:
     return found
 
 
-_TO_CONVERT: Final = {
-    b"PK\x03\x04": "a zip archive: unpack it first (unzip)",
-    **dict.fromkeys(
-        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16 text: convert it first (iconv -f UTF-16 -t UTF-8)"
-    ),
-}
-
-
 def refuse_unlanded(head: bytes, name: object) -> None:
-    """Raise UnreadableInputError for a file that begins as one to be converted first.
-
-    That is a native body, the JSON that decode makes of one, a zip archive, or UTF-16.
-    """
-    for start, what in _TO_CONVERT.items():
-        if head.startswith(start):
-            raise UnreadableInputError(f"{name} is {what}")
+    """Raise UnreadableInputError for a file that begins as a native body, or as the JSON that decode makes of one."""
     if _DECODED.match(head):
         raise UnreadableInputError(
             f"{name} is what mqtrace decode prints: first run mqtrace encode --framing jsonl-base64 {name} > FILE.jsonl"

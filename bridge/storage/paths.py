@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import re
@@ -33,6 +34,12 @@ _COMPRESSED: Final = (
     (b"\x04\x22\x4d\x18", "lz4", "unlz4"),
     (ZSTD_MAGIC, "zstd", "unzstd"),
 )
+_TO_CONVERT: Final = {
+    b"PK\x03\x04": "a zip archive: unpack it first (unzip)",
+    **dict.fromkeys(
+        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16 text: convert it first (iconv -f UTF-16 -t UTF-8)"
+    ),
+}
 
 
 class InaccessibleInputError(UnreadableInputError):
@@ -317,6 +324,13 @@ def refuse_compressed(head: bytes, name: object, *, also_zstd: bool = True) -> N
     for magic, kind, program in _COMPRESSED:
         if head.startswith(magic) and (also_zstd or magic != ZSTD_MAGIC):
             raise InaccessibleInputError(f"{name}: {kind}-compressed; decompress it first ({program})")
+
+
+def refuse_unconverted(head: bytes, name: object) -> None:
+    """Raise UnreadableInputError for a file that begins as a zip archive or as UTF-16 text."""
+    for start, what in _TO_CONVERT.items():
+        if head.startswith(start):
+            raise UnreadableInputError(f"{name} is {what}")
 
 
 def open_parquet(path: str | AnyPath, **options: Any) -> Any:

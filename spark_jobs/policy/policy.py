@@ -13,7 +13,7 @@ if sys.version_info >= (3, 11):
 else:  # the 'reconcile' extra brings the package the standard library's was made from
     import tomli as tomllib
 
-from bridge.storage import refuse_compressed
+from bridge.storage import refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.judging.plan import Plan, SideRule
@@ -234,6 +234,7 @@ def _load(path: AnyPath) -> dict[str, Any]:
         if len(content) > _MOST_BYTES:  # a device or pipe may have no end
             raise UsageError(f"--policy {path} has more than {_MOST_BYTES >> 20} MiB: name a TOML file")
         refuse_compressed(content, f"--policy {path}")
+        refuse_unconverted(content, f"--policy {path}")
         return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"--policy {path} cannot be read: {error.strerror}") from error

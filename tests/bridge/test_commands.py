@@ -129,6 +129,15 @@ def test_directory_whose_name_is_not_utf8_is_blamed_on_its_option(mqtrace, tmp_p
     assert err.startswith(f"mqtrace: error: --landing {tmp_path}/n=p\\udcff is not UTF-8: give it another name")
 
 
+def test_working_directory_whose_name_is_not_utf8_is_named_alone(mqtrace, tmp_path, monkeypatch):
+    place = tmp_path / "n\udcff"
+    place.mkdir()
+    (place / "a.jsonl").write_bytes(body_line(PUB))
+    monkeypatch.chdir(place)
+    err = mqtrace.refuses("forward", "--source", ".", "--landing", tmp_path / "landing", "--once")
+    assert err.startswith(f"mqtrace: error: {tmp_path}/n\\udcff is not UTF-8: give it another name")
+
+
 READ_TWICE = ["inspect", "query", "forward", "reconcile", "graph"]
 
 
@@ -210,9 +219,20 @@ def test_file_to_be_converted_is_refused_with_the_way_to_do_so(mqtrace, tmp_path
     assert "body.bin is one raw native body, which mqtrace decode reads: " in err
     assert "mqtrace forward --once --source " in err
     assert err.endswith("body.bin --landing DIR\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("decode", "dialects", "encode", "query", "inspect", "forward --once --landing landing --source"),
+        *(f"reconcile --otlp . --out out {option}" for option in ("--native", "--native . --policy")),
+    ],
+)
+def test_zip_archive_and_utf16_text_are_refused_with_the_way_to_convert_them(mqtrace, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
     Path("a.zip").write_bytes(b"PK\x03\x04")
     assert mqtrace.refuses(*command.split(), "a.zip").endswith("a.zip is a zip archive: unpack it first (unzip)\n")
-    Path("a.jsonl").write_bytes('{"resourceSpans": []}\n'.encode("utf-16"))
+    Path("a.jsonl").write_bytes(body_line(PUB).decode().encode("utf-16"))
     convert = "a.jsonl is UTF-16 text: convert it first (iconv -f UTF-16 -t UTF-8)\n"
     assert mqtrace.refuses(*command.split(), "a.jsonl").endswith(convert)
 
@@ -373,10 +393,21 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     (tmp_path / "result.json").write_text("{}", encoding="utf-8")
     pq.write_table(pa.table({"msg_id": ["A"]}), tmp_path / "verdicts.parquet")
     code, out, err = mqtrace("decode", tmp_path)
-    assert (code, err) == (0, "")
+    unknown = f"{tmp_path}/result.json and 1 more; mqtrace inspect names all"
+    assert (code, err) == (0, f"mqtrace: warning: passed over, neither native bodies nor spans: {unknown}\n")
     assert [item["trace_type"] for item in objects(out)] == ["Pub"]
     refusal = mqtrace.refuses("decode", tmp_path / "verdicts.parquet")
     assert refusal.endswith("has no column 'body', so it is not a native landing\n")
+
+
+@pytest.mark.parametrize("command", ["decode", "dialects"])
+def test_unreadable_file_of_a_directory_is_named_and_the_others_are_read(mqtrace, tmp_path, command):
+    for name, content in {"a": body_line(PUB), "b.gz": gzip.compress(PUB), "c": body_line(PUB)}.items():
+        (tmp_path / name).write_bytes(content)
+    whole = mqtrace(command, tmp_path / "a", tmp_path / "c")[1]
+    expected = whole, f"mqtrace: error: {tmp_path}/b.gz: gzip-compressed; decompress it first (gunzip)\n"
+    code, out, err = mqtrace(command, tmp_path)
+    assert (code, out.replace(b'"body_index":2', b'"body_index":1'), err) == (2, *expected)
 
 
 COMPRESSED = [
