@@ -61,7 +61,7 @@ def _failed(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, OSError) and error.filename == _STDOUT:
         sys.stderr.write(f"mqtrace: error: cannot write to {_STDOUT}: {(error.strerror or '').lower()}\n")
     elif isinstance(error, (MqTraceError, OSError)):
-        sys.stderr.write(f"mqtrace: error: {_one_line(error)}{_fix_of(error)}\n")
+        sys.stderr.write(f"mqtrace: error: {_one_line(_text_of(error))}{_fix_of(error)}\n")
     elif isinstance(error, MemoryError):  # pyarrow's among them, which names a size
         why = f" ({_one_line(error)})" if str(error) else ""
         sys.stderr.write(f"mqtrace: error: out of memory{why}: give the process more, or less input\n")
@@ -83,6 +83,13 @@ def _failed(error: Exception, arguments: Sequence[str]) -> int:
     return EXIT_USAGE  # never 1, which means a failed gate
 
 
+def _text_of(error: Exception) -> str:
+    """Return of the system's error about one file the file and what is wrong with it; of any other error its text."""
+    if isinstance(error, OSError) and error.filename and error.strerror and not error.filename2:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
 def _argument_of(name: str, arguments: Sequence[str]) -> str:
     """Return the argument that gave a file's name which is not UTF-8, after its option; else the name itself."""
     for before, argument in zip(["", *arguments], arguments, strict=False):
@@ -98,7 +105,9 @@ def _fix_of(error: Exception) -> str:
         return f"; {describe_room_fix(error, 'where the command writes, or set TMPDIR to a disk with room')}"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return "; use a shorter path"
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd() raises it
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return "; if it was removed or renamed meanwhile, run again"
+    if isinstance(error, FileNotFoundError):  # os.getcwd() raises it
         with suppress(FileNotFoundError):
             Path.cwd()
             return ""

@@ -53,6 +53,7 @@ def gives_up() -> None:
 ERRORS: dict[str, BaseException] = {
     "usage": UsageError("no such thing;\n  try another"),
     "system": PermissionError(13, "Permission denied", "landing"),
+    "gone": FileNotFoundError(2, "No such file", "a.jsonl"),
     "hostile": UsageError("\x1b[31mred\x07 \u202etxt"),
     "name": UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
     "memory": MemoryError("malloc of size 64 failed"),
@@ -173,7 +174,8 @@ def test_abort_of_a_command_is_an_interrupt():
     ("how", "code", "line"),
     [
         ("usage", 2, "mqtrace: error: no such thing; try another\n"),
-        ("system", 2, "mqtrace: error: [Errno 13] Permission denied: 'landing'\n"),
+        ("system", 2, "mqtrace: error: landing: Permission denied\n"),
+        ("gone", 2, "mqtrace: error: a.jsonl: No such file; if it was removed or renamed meanwhile, run again\n"),
         ("hostile", 2, "mqtrace: error: \\x1b[31mred\\x07 \\u202etxt\n"),
         (
             "name",
@@ -287,7 +289,7 @@ def test_full_standard_output_is_one_line(arguments, buffered):
 def test_path_that_is_too_long_is_named_with_the_fix(arguments, capsys):
     assert cli.main([*arguments, "n" * 256]) == 2
     error = capsys.readouterr().err
-    assert error.endswith(f"{'n' * 256}'; use a shorter path\n")
+    assert error.endswith(f"{'n' * 256}: File name too long; use a shorter path\n")
     assert error.count("\n") == 1
 
 
