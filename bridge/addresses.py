@@ -288,6 +288,22 @@ def _ignored(relative: PurePath) -> bool:
     return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)
 
 
+_BRACKETS: Final = re.compile(r"\[(?:![^]]|[^]!]|!?\])[^]]*\]")
+
+
+def parse_pattern(text: str, *, name: str) -> str:
+    """Return a pattern of names as a shell has them: ``*``, ``?``, ``[…]``.
+
+    Raises:
+        UsageError: it is empty, or a bracket is not closed; the line names the option.
+    """
+    if not text.strip():
+        raise UsageError(f"{name} is empty: write a name, or a pattern such as PG_*")
+    if "[" in _BRACKETS.sub("", text):
+        raise UsageError(f"{name} '{text}' has a [ that no ] closes: close it, or write [[] for the character itself")
+    return text
+
+
 UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONGEST_MS: Final = 36_500 * UNIT_MS["d"]
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?", re.ASCII)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.addresses import parse_directory, parse_duration_ms
+from bridge.addresses import parse_directory, parse_duration_ms, parse_pattern
 from bridge.codec.framing import MessageTypeMap
 from bridge.commands import LONGEST_TIMEOUT_MS, Charset, TimeoutMs, TypeMap, option
 from otel_mqtrace._errors import UsageError
@@ -67,7 +67,7 @@ _Once = Annotated[
     bool,
     typer.Option(
         "--once",
-        help="Stop at the topic's present end; without it, at SIGINT, SIGTERM or SIGHUP, with what was read committed.",
+        help="Forward what is there now, and end; else go on until SIGINT, SIGTERM or SIGHUP.",
     ),
 ]
 _Group = Annotated[str, option("Input", "Consumer group that remembers the position.", metavar="GROUP")]
@@ -156,7 +156,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
         max_pending=max_pending,
         service_name=_fixed_name(service_name, service_name_from),
         messaging_system=messaging_system,
-        stamped_after=tuple(stamped_after or ()),
+        stamped_after=tuple(parse_pattern(each, name="--stamped-after") for each in stamped_after or ()),
         msg_type_map=msg_type_map.value,
         charset=charset,
     )

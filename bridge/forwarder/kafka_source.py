@@ -58,7 +58,7 @@ class KafkaTraceSource(TopicSource[int]):
         super().__init__(topic, group, clock or SystemClock(), accept_trimmed=accept_trimmed, timeout_ms=timeout_ms)
         self._bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_ms / 1e3
-        self._consumer = open_consumer(bootstrap_servers, group, kafka_config, reset="error")
+        self._consumer = open_consumer(bootstrap_servers, group, kafka_config, reset="error", option="--client-config")
         self._committing: Thread | None = None
         self._last: dict[int, Any] = {}  # the last message that was yielded of each partition
 
@@ -212,8 +212,12 @@ class KafkaTraceSource(TopicSource[int]):
         return PeerError(f"the broker {self._bootstrap_servers} {reason}")
 
 
-def open_consumer(bootstrap_servers: str, group: str, kafka_config: Mapping[str, Any] | None, *, reset: str) -> Any:
+def open_consumer(
+    bootstrap_servers: str, group: str, kafka_config: Mapping[str, Any] | None, *, reset: str, option: str
+) -> Any:
     """Return a consumer that commits nothing by itself; ``reset`` is what it does where an offset is gone.
+
+    ``option`` is that of the command which gave ``kafka_config``.
 
     Raises:
         UsageError: the client refuses its properties.
@@ -231,8 +235,9 @@ def open_consumer(bootstrap_servers: str, group: str, kafka_config: Mapping[str,
     try:
         return Consumer(properties, logger=_logger)
     except KafkaException as error:
+        fix = f"{option}, or the address" if kafka_config else "the address"
         raise UsageError(
-            f"the consumer of {bootstrap_servers} cannot be built{reason_of(error)}; correct --kafka-config"
+            f"the consumer of {bootstrap_servers} cannot be built{reason_of(error)}; correct {fix}"
         ) from error
 
 

@@ -192,6 +192,8 @@ _OPTIONS: Final = {
     "MQTRACE_BOOTSTRAP_SERVERS": "--native",
     "MQTRACE_TRACE_TOPIC": "--native",
     "MQTRACE_KAFKA_CONFIG, or in kafka_config": "--client-config",
+    "kafka_config or MQTRACE_KAFKA_CONFIG": "--client-config",
+    "an oauth_cb in kafka_config, or sasl.": "sasl.",
     "MQTRACE_KAFKA_CONFIG": "--client-config",
 }
 """The settings that a delivery's errors name → where the command line gives them."""

@@ -284,19 +284,27 @@ def _user_state_directory() -> Path:
 def _stopped_by_signals(source: TraceSource) -> Iterator[threading.Event]:
     """Give what SIGINT, SIGTERM and SIGHUP set while the block runs; a SIGHUP that nohup ignores stays ignored.
 
-    A SIGINT before ``source`` has answered interrupts the command: nothing is to be committed yet.
+    Before ``source`` has answered they do what they did before the block: nothing is to be committed yet.
     """
-    stopped, interrupt = threading.Event(), signal.getsignal(signal.SIGINT)
+    stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
-        if number == signal.SIGINT and callable(interrupt) and not source.has_answered:
-            interrupt(number, frame)
+        handler = before[signal.Signals(number)]
+        if source.has_answered or handler is signal.SIG_IGN:
+            return
+        if callable(handler):
+            handler(number, frame)
+        else:
+            signal.signal(number, handler)
+            signal.raise_signal(number)
 
     numbers = [signal.SIGINT, signal.SIGTERM]  # a shell ignores SIGINT in the background of a script
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, stop)
     try:
         yield stopped
     finally:
@@ -327,10 +335,11 @@ def _print_pass(
         taken, written = plural(passed.messages, "OTLP message"), plural(passed.spans, "record")
         typer.echo(f"mqtrace: {taken} committed, {written} written", err=True)
         return
-    text = f"mqtrace: {plural(passed.messages, 'trace message')} committed"
+    pending = 0 if spans is None else spans.counts.pending
+    text = f"mqtrace: {plural(passed.messages, 'trace message')} {'read' if pending else 'committed'}"
     if spans is not None:
-        waiting = plural(spans.counts.pending, "record waits for its", "records wait for their")
-        text += f", {plural(passed.spans, 'span')} accepted, {waiting} other half"
+        waiting = plural(pending, "record waits for its other half", "records wait for their other half")
+        text += f", {plural(passed.spans, 'span')} accepted, {waiting}{', uncommitted' if pending else ''}"
     typer.echo(text, err=True)
 
 

@@ -55,6 +55,7 @@ class OtlpDelivery:
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10) -> None:
         self.rejected, self.rejection = 0, ""
+        self._timeout_s = timeout_s
         self._endpoint = without_password(endpoint)
         self._failures = _Failures()
         with ExitStack() as undone:
@@ -77,9 +78,9 @@ class OtlpDelivery:
         for request in requests_of(events, rules):
             self._failures.forget()
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:
+                failure = self._failures.describe_failure(plural(left, "span"), self._timeout_s)
                 raise PeerError(
-                    f"the OTLP receiver {self._endpoint} {self._failures.describe_failure(plural(left, 'span'))}; "
-                    "they are not committed and will be forwarded again"
+                    f"the OTLP receiver {self._endpoint} {failure}; they are not committed and will be forwarded again"
                 )
             left -= len(request.events)
 
@@ -155,12 +156,14 @@ class _Failures(logging.Handler):
         """Keep the error or status of a request over HTTP."""
         self.noted = text
 
-    def describe_failure(self, spans: str) -> str:
-        """Return what the endpoint did not do with ``spans``, and why where it is known."""
+    def describe_failure(self, spans: str, timeout_s: float) -> str:
+        """Return what the endpoint did not do with ``spans`` in ``timeout_s``, and why where it is known."""
         cause = self.noted or self.logged
         unreachable = _NO_CONNECTION.search(cause)
         if unreachable:
             return f"cannot be reached ({unreachable[1]}) for {spans}: start it or give another --otlp-endpoint"
+        if _NO_ANSWER.search(cause):
+            return f"did not answer for {spans} within {timeout_s:g} s: see its log, or raise --otlp-timeout-ms"
         why = f" ({cause})" if cause else ""
         return f"did not accept {spans}{why}: see the receiver's log and check --otlp-endpoint"
 
@@ -168,6 +171,7 @@ class _Failures(logging.Handler):
 _NO_CONNECTION: Final = re.compile(
     r"\b(Connection refused|Name or service not known|Domain name not found|No route to host|(?<!Read )timed out)"
 )
+_NO_ANSWER: Final = re.compile(r"\bReadTimeout|\bDEADLINE_EXCEEDED")
 
 
 _SETTLE_AT: Final = 20_000

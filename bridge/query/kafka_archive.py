@@ -59,7 +59,9 @@ class TopicArchive(Archive):
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
         # what retention removes while we read is gone, not an error
-        self._consumer = open_consumer(bootstrap_servers, _NOWHERE, kafka_config, reset="earliest")
+        self._consumer = open_consumer(
+            bootstrap_servers, _NOWHERE, kafka_config, reset="earliest", option="--kafka-config"
+        )
 
     def close(self) -> None:
         """Close the connection."""

@@ -106,7 +106,7 @@ def test_deployed_forwarder_puts_a_java_application_into_jaeger(
     log = tmp_path / "log"
     assert service["restart"] == "always"
     forwarder = ServerProcess("the forwarder", log)
-    forwarder.start(command, environment, lambda: b" committed, " in log.read_bytes())
+    forwarder.start(command, environment, lambda: b" accepted, " in log.read_bytes())
     try:
         query = JaegerQuery(jaeger.query_url)
         (trace_id,) = query.ids_with(

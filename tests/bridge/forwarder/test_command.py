@@ -7,6 +7,7 @@ import shutil
 import signal
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from confluent_kafka.cimpl import Consumer, TopicPartition
@@ -79,14 +80,27 @@ def test_unreachable_receiver_is_exit_2_and_one_line(topic, mqtrace):
     assert _committed(topic)[0] < 0
 
 
+def test_receiver_that_does_not_answer_in_time_is_one_line_with_the_time(topic, receiver, mqtrace):
+    topic.send(body_of(pub()), partition=0)
+    is_over = Event()
+    receiver.on_request = lambda *_: is_over.wait(30)
+    err = mqtrace.refuses("forward", *_options(topic, receiver, "--once", "--otlp-timeout-ms", "300"))
+    is_over.set()
+    assert err.startswith(
+        f"mqtrace: error: the OTLP receiver {receiver.endpoint} did not answer for 1 span within 0.3 s: see its log, or "
+        "raise --otlp-timeout-ms; "
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_path, number):
     topic.send(body_of(before()), body_of(pub()), partition=0)
     topic.send(body_of(pub("M2")), partition=1)
     options = _options(topic, receiver, "--state", str(tmp_path))
     with running_forward(*options) as process:
-        while len(receiver.ids()) < 2:
-            assert " committed, " in process.stderr.readline()
+        assert process.stderr.readline() == (
+            "mqtrace: 3 trace messages read, 2 spans accepted, 1 record waits for its other half, uncommitted\n"
+        )
         process.send_signal(number)
         out, _ = process.communicate()
     assert process.returncode == 0
@@ -135,6 +149,18 @@ def test_interrupt_before_the_source_has_answered_is_exit_130(tmp_path, capsys):
         source = f"rocketmq://{cluster.namesrv}/T"
         assert main(["forward", "--source", source, "--landing", str(tmp_path), "--timeout-ms", "2000"]) == 130
     assert capsys.readouterr().err == "mqtrace: interrupted\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_before_the_source_has_answered_ends_at_once(tmp_path, number):
+    with RemotingCluster() as cluster:
+        is_asked = Event()
+        cluster.name_server.answer_first(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda _: is_asked.set() or SILENCE)
+        options = ["--landing", str(tmp_path), "--timeout-ms", "86400000"]
+        with running_forward("--source", f"rocketmq://{cluster.namesrv}/T", *options) as process:
+            assert is_asked.wait(30)
+            process.send_signal(number)
+            assert (process.wait(), process.stderr.read()) == (-number, "")
 
 
 def test_receiver_that_fails_after_an_empty_pass_is_exit_1(receiver, tmp_path):
@@ -197,6 +223,22 @@ def test_ignored_sighup_stays_ignored_and_an_ignored_sigint_stops(tmp_path):
         (
             ["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"],
             "--pair-timeout: invalid duration 'soon'",
+        ),
+        *(
+            (["--source", "files:.", "--otlp-endpoint", "http://h", "--stamped-after", pattern], message)
+            for pattern, message in (
+                ("[", "--stamped-after '[' has a [ that no ] closes"),
+                ("a[!]*", "--stamped-after 'a[!]*' has a [ that no ] closes"),
+                ("", "--stamped-after is empty"),
+            )
+        ),
+        (
+            ["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--client-config", "file"],
+            "; correct --client-config, or the address",
+        ),
+        (
+            ["--source", str(DUAL / "otlp.jsonl"), "--native", "kafka://127.0.0.1:1/t", "--client-config", "file"],
+            ": correct --native, or the properties in --client-config)",
         ),
         (["--source", "files:.", "--landing", ""], "--landing is empty"),
         (
