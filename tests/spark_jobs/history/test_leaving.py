@@ -3,8 +3,6 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spark_jobs.history.lifecycle import (
     CANDIDATE,
@@ -101,31 +99,12 @@ def test_positions_of_both_sides_are_kept_when_a_key_is_closed():
     assert find_closed(given, since_ms=START_MS + 511).equals(CLOSED.empty_table())
 
 
-_SMALL = st.sampled_from([None, 1, 2, 3])
-ROWS = st.lists(
-    st.tuples(st.sampled_from(["native", "otlp"]), st.sampled_from(["a", None]), _SMALL, _SMALL, _SMALL, st.integers(1, 4), _SMALL),
-    max_size=15,
-)  # fmt: skip
+def test_closed_positions_are_merged_one_by_one():
+    def closed(line, run, last_ms, **place):
+        position = {"side": "native", "path": "a", "record_index": None, "raw_hash": 7, **place}
+        return {**position, "line": line, "first_seen_run": run, "last_ms": last_ms}
 
-
-@given(ROWS, ROWS, st.integers(0, 4))
-def test_closed_positions_are_merged_one_by_one(earlier, now, since_ms):
-    tables = [
-        pa.Table.from_pylist([dict(zip(CLOSED.names, row, strict=True)) for row in rows], schema=CLOSED)
-        for rows in (earlier, now)
-    ]
-    wanted = {}
-    for row in [*earlier, *now]:
-        *place, line, first, last = row
-        if last is None or last >= since_ms:
-            wanted.setdefault(tuple(place), []).append((line, first, last))
-    keys_of = {
-        tuple(row.values())[:4]: tuple(row.values())[4:] for row in merge_closed(tables, since_ms=since_ms).to_pylist()
-    }
-    assert keys_of == {
-        place: tuple(
-            pick((row[at] for row in rows if row[at] is not None), default=None)
-            for at, pick in enumerate((min, min, max))
-        )
-        for place, rows in wanted.items()
-    }
+    old, kept = closed(1, 1, 2, path="old"), [closed(9, 4, 3, **other) for other in ({"side": "otlp"}, {"raw_hash": 8})]
+    parts = [[closed(None, 2, 5), closed(4, 3, 9), old], [closed(3, 1, None), *kept]]
+    tables = [pa.Table.from_pylist(rows, schema=CLOSED) for rows in parts]
+    assert merge_closed(tables, since_ms=3).to_pylist() == [closed(3, 1, 9), *kept]
