@@ -182,9 +182,8 @@ def _captured_text(value: HeaderValue) -> str:
 OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 _DUP: Final = "messaging/dup"
 _LEGACY: Final = "messaging/legacy"
-_LEGACY_TYPES: Final[Mapping[object, str]] = {"create": "publish", "send": "publish"}
-"""``messaging.operation`` by ``messaging.operation.type``, where they differ."""
-_UNKNOWN_TYPES: Final[tuple[object, ...]] = ("settle",)  # the span's name still shows it
+_LEGACY_TYPES: Final[Mapping[object, str | None]] = {"create": "publish", "send": "publish", "settle": None}
+"""``messaging.operation`` by ``messaging.operation.type``, where they differ; a span's name shows a settlement."""
 _LEGACY_VERBS: Final = ("send", "receive", "process")
 
 
@@ -197,7 +196,7 @@ def _number(value: AttributeValue) -> AttributeValue:
 
 
 def _legacy_type(value: AttributeValue) -> AttributeValue | None:
-    return None if value in _UNKNOWN_TYPES else _LEGACY_TYPES.get(value, value)
+    return _LEGACY_TYPES.get(value, value)
 
 
 _RENAMED: Final[Mapping[str, tuple[str, Callable[[AttributeValue], AttributeValue | None]]]] = {
