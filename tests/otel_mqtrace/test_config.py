@@ -137,13 +137,6 @@ def test_client_properties_may_be_a_mapping(caplog):
     assert caplog.records == []
 
 
-def test_wrong_connection_setting_is_logged_by_its_type(caplog):
-    Settings.from_env({"kafka_config": 5, "sasl_password": "x"}, environ={})
-    wrong, unknown = (record.getMessage() for record in caplog.records)
-    assert wrong.startswith("mqtrace: option kafka_config (int): a path or a mapping of client properties was expected")
-    assert unknown == "mqtrace: option sasl_password (str): unknown setting; it is ignored"
-
-
 def test_dialects_are_those_of_the_codec():
     assert list(DIALECTS) == list(layout.DIALECTS)
 

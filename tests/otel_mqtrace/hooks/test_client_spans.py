@@ -1,7 +1,5 @@
 """Polls, settlements, transactions and recalls: what is recorded around the messages themselves."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
@@ -253,25 +251,6 @@ def test_send_of_no_transaction_or_an_earlier_one_has_no_end(hooks, exporter, is
     transaction.joined(call)
     transaction.ended(COMMIT, start_ns=0)
     assert _ends(exporter) == []
-
-
-def test_sends_that_join_during_the_commit_are_ended_once_each(hooks, exporter):
-    _, transaction = hooks
-    transaction.begin()
-    calls = [_sent(hooks) for _ in range(400)]
-    ready = threading.Barrier(5)
-
-    def join(mine):
-        ready.wait()
-        for call in mine:
-            transaction.joined(call)
-
-    with ThreadPoolExecutor(4) as pool:
-        joined = [pool.submit(join, calls[number::4]) for number in range(4)]
-        ready.wait()
-        transaction.ended(COMMIT, start_ns=0)
-    assert [each.result() for each in joined] == [None] * 4
-    assert sorted(_ends(exporter)) == sorted(call.span_context.span_id for call in calls)
 
 
 @pytest.mark.parametrize(

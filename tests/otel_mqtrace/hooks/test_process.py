@@ -1,7 +1,6 @@
 """The process span: its parent and links, where it is current, and every form of ``process``, plain and asynchronous."""
 
 import asyncio
-import functools
 import gc
 import inspect
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,6 @@ from otel_mqtrace import ConsumeHook, SendHook, process
 from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import end_blocks
-from otel_mqtrace.hooks.scope import ProcessSpan
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import current_span_id, in_thread, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox, incoming
@@ -219,12 +217,6 @@ class TestBlocks:
             assert current_span_id() == second
         _nothing_here()
 
-    def test_context_the_handler_attached_ends_with_the_block(self, letterbox):
-        with process(Letter(1)):
-            context.attach(baggage.set_baggage("mine", "1"))
-        _nothing_here()
-        assert baggage.get_baggage("mine") is None
-
     def test_block_ends_once(self, letterbox, exporter):
         block = process(Letter(1))
         with block:
@@ -276,38 +268,27 @@ class TestBlocks:
         assert exporter.take("process letters").attributes["error.type"] == "CancelledError"
 
 
-def test_taking_a_span_keeps_what_another_thread_adds_meanwhile(tracing):
-    hook = ConsumeHook(tracing=tracing)
-
-    def handling():
-        return ProcessSpan(hook, trace.INVALID_SPAN, 0, {})
-
-    class Shared(list):
-        def remove(self, call):
-            self.append(added)  # another thread, in the middle of it
-            super().remove(call)
-
-    taken, added, delivery = handling(), handling(), Delivery()
-    delivery.calls = Shared()
-    delivery.hold([taken], None)
-    assert delivery.take(taken) is not None
-    assert list(map(id, delivery.calls)) == [id(added)]
-    assert delivery.take(taken) is None
-
-
-def test_finish_ends_what_another_thread_adds_meanwhile(tracing, exporter):
+@pytest.mark.parametrize("is_taken", [True, False], ids=["taken", "ended"])
+def test_span_that_another_thread_adds_while_one_is_taken_or_ended_is_ended_too(tracing, exporter, is_taken):
     hook = ConsumeHook(tracing=tracing)
     first, late = (hook.before([incoming(topic="letters", offset=offset)])[0] for offset in range(2))
 
     class Shared(list):
+        def remove(self, call):
+            self.append(late)  # another thread, in the middle of it
+            super().remove(call)
+
         def pop(self, at):
             if late.is_open and late not in self:
-                self.append(late)  # another thread, in the middle of it
+                self.append(late)
             return super().pop(at)
 
     delivery = Delivery()
     delivery.calls = Shared()
     delivery.hold([first], None)
+    if is_taken:
+        assert [delivery.take(first), delivery.take(first)] == [first, None]
+        hook.after(first)
     delivery.finish()
     assert [first.is_open, late.is_open] == [False, False]
     exporter.take_all("process letters")
@@ -409,17 +390,14 @@ class TestDecorated:
 
         assert handle("t") == "t"
 
-    @pytest.mark.parametrize("form", ["method", "object", "partial"])
-    def test_decorated_coroutine_function_stays_one_in_every_form(self, exporter, form):
-        class Handler:
-            async def __call__(self, letter):
-                await let_others_run()
-                return ContextCode.FAILED if _offset() == 7 else None
+    async def test_decorated_coroutine_function_stays_one(self, exporter):
+        @process
+        async def handle(letter):
+            await let_others_run()
+            return ContextCode.FAILED if _offset() == 7 else None
 
-        forms = {"method": Handler().__call__, "object": Handler(), "partial": functools.partial(Handler().__call__)}
-        handle = process(forms[form])
         assert inspect.iscoroutinefunction(handle)
-        assert asyncio.run(handle(Letter(7))) is ContextCode.FAILED
+        assert await handle(Letter(7)) is ContextCode.FAILED
         assert _codes(exporter) == ["FAILED"]
 
     def test_generator_has_its_message_current_in_its_body_only(self, exporter, tracing_with):

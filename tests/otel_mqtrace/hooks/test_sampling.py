@@ -130,18 +130,40 @@ def _with_own_method() -> SpanProcessor:
 
 
 @pytest.mark.parametrize(
-    ("processors", "options"),
+    ("tracer_provider", "others"),
     [
-        *(([_make_derived(SpanProcessor, **{name: print})], {}) for name in ("on_start", "_on_ending")),
-        ([_with_own_method()], {}),
+        *((provider(_make_derived(SpanProcessor, **{name: print})), {}) for name in ("on_start", "_on_ending")),
+        (provider(_with_own_method()), {}),
         *(
-            ([], {"span_limits": SpanLimits(**{name: limit})})
+            (provider(span_limits=SpanLimits(**{name: limit})), {})
             for name, limit in (("max_span_attributes", 10), ("max_attribute_length", 64), ("max_link_attributes", 1))
+        ),
+        *(
+            (provider(sampler=sampler), {})
+            for sampler in (
+                READS_ATTRIBUTES,
+                ParentBased(READS_ATTRIBUTES),
+                ParentBased(ALWAYS_ON, local_parent_sampled=READS_ATTRIBUTES),
+            )
+        ),
+        (provider(active_span_processor=_make_derived(SynchronousMultiSpanProcessor)), {}),
+        (NoOpTracerProvider(), {}),
+        (provider(sampler=ALWAYS_OFF), {"meter_provider": MeterProvider([InMemoryMetricReader()])}),
+        *(
+            (provider(sampler=ALWAYS_OFF), {"settings": Settings(**each)})
+            for each in ({"propagation": False}, {"topic_exclude": ("orders",)}, {"topic_sampling": {"orders": 0.5}})
         ),
     ],
 )
-def test_reader_of_open_spans_or_limit_that_could_cut_needs_a_span(processors: list, options: dict) -> None:
-    assert not state(*processors, **options).can_record
+def test_send_that_a_reader_limit_metric_or_setting_may_concern_needs_a_span(tracer_provider: Any, others: Any) -> None:
+    hook = SendHook(tracing=Tracing.create(tracer_provider=tracer_provider, **others))
+    assert hook.record("orders", b"x", None, None, None) is None
+
+
+@needs_sdk(40, "a provider takes no meter_provider")
+def test_metrics_of_the_sdk_need_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
+    assert not state(meter_provider=MeterProvider()).can_drop
 
 
 def test_subclass_of_our_processor_gets_an_sdk_span_at_the_start() -> None:
@@ -156,31 +178,6 @@ def test_subclass_of_our_processor_gets_an_sdk_span_at_the_start() -> None:
     assert start.attributes["tenant"] == end.attributes["tenant"] == "shop"
     assert start.attributes["messaging.destination.name"] == "orders"
     ours.shutdown()
-
-
-@pytest.mark.parametrize(
-    "tracer",
-    [
-        *(
-            provider(sampler=sampler).get_tracer("t")
-            for sampler in (
-                READS_ATTRIBUTES,
-                ParentBased(READS_ATTRIBUTES),
-                ParentBased(ALWAYS_ON, local_parent_sampled=READS_ATTRIBUTES),
-            )
-        ),
-        provider(active_span_processor=_make_derived(SynchronousMultiSpanProcessor)).get_tracer("t"),
-        *NO_SDK,
-    ],
-)
-def test_sampler_that_reads_attributes_and_foreign_tracer_need_a_span(tracer: trace.Tracer) -> None:
-    assert not TracerState(tracer).can_drop
-
-
-@needs_sdk(40, "a provider takes no meter_provider")
-def test_metrics_of_the_sdk_need_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
-    assert not state(meter_provider=MeterProvider()).can_drop
 
 
 def _disable(_: Any, tracer: Any) -> None:
@@ -318,9 +315,9 @@ HEADERS = st.one_of(
 )
 
 
-def hook(sampler: Sampler = ALWAYS_OFF, settings: Settings | None = None, **collaborators: Any) -> SendHook:
+def hook(sampler: Sampler = ALWAYS_OFF) -> SendHook:
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
-    return SendHook(tracing=Tracing.create(tracer_provider=provider, settings=settings, **collaborators))
+    return SendHook(tracing=Tracing.create(tracer_provider=provider))
 
 
 def inject_unsampled(hook: SendHook, topic: str, headers: Any) -> Any:
@@ -356,22 +353,6 @@ def test_unsampled_send_carries_state_and_baggage_of_the_current_span() -> None:
         context.detach(token)
     assert re.fullmatch(rb"00-0{31}1-[0-9a-f]{16}-00", headers["traceparent"])
     assert (headers["tracestate"], headers["baggage"]) == (b"vendor=x", b"order=42")
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        *({"sampler": each} for each in (ALWAYS_ON, TraceIdRatioBased(0), ParentBased(TraceIdRatioBased(0.5)))),
-        *(
-            {"settings": Settings(**each)}
-            for each in ({"propagation": False}, {"topic_exclude": ("orders",)}, {"topic_sampling": {"orders": 0.5}})
-        ),
-        {"meter_provider": MeterProvider([InMemoryMetricReader()])},
-    ],
-    ids="-".join,
-)
-def test_send_that_may_be_recorded_or_counted_has_no_shortcut(given: dict[str, Any]) -> None:
-    assert inject_unsampled(hook(**given), "orders", None) is None
 
 
 def test_suppressed_send_or_other_propagator_has_no_shortcut(propagating: Any) -> None:

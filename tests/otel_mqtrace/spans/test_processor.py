@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from unittest.mock import Mock
 
 import pytest
-from opentelemetry import context
 from opentelemetry.metrics import _internal as metrics_of_the_api
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -128,19 +127,6 @@ def test_shutdown_with_a_hanging_exporter_ends_in_time_or_on_interrupt_and_count
     exporter.let_go.set()
     assert worker_ended(processor, GENEROUS_S)
     assert account_balances(_account(processor))
-
-
-def test_export_that_shuts_the_processor_down_is_counted_as_exported():
-    class ShuttingDown(Scripted):
-        def export(self, spans):
-            processor.shutdown(timeout_millis=GENEROUS_MS)
-            return super().export(spans)
-
-    processor = MqTraceSpanProcessor(ShuttingDown(), max_export_batch_size=1)
-    processor.on_end(span("last"))
-    assert worker_ended(processor, GENEROUS_S)
-    account = _account(processor)
-    assert (account["exported"], account["dropped"]["shutdown_timeout"]) == (1, 0)
 
 
 def test_child_forked_during_an_export_exports_its_own_spans_only(stuck):
@@ -269,21 +255,16 @@ def test_second_processor_of_a_meter_provider_has_its_metrics(reader, points, is
     assert [point.value for _, point in points("otel.sdk.processor.span.queue.capacity")] == [2, 3]
 
 
-def test_exporter_is_collected_after_the_shutdown_and_its_counts_stay(reader, metrics):
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    exporter = Scripted()
-    processor = MqTraceSpanProcessor(exporter, meter_provider=provider)
+def test_counts_of_a_processor_stay_after_the_shutdown(reader, metrics):
+    processor = MqTraceSpanProcessor(Scripted(), meter_provider=MeterProvider([reader], shutdown_on_exit=False))
     processor.on_end(span("a"))
     processor.shutdown()
     processor.on_end(span("b"))
     processed = "otel.sdk.processor.span.processed", "{span}", COMPONENT_TYPE
-    before = metrics()
-    assert (before[(*processed, None)], before[(*processed, "already_shutdown")]) == (1, 1)
-    reference = weakref.ref(exporter)
-    del exporter, processor
-    gc.collect()
-    assert reference() is None
     after = {(*processed, None): 1, (*processed, "already_shutdown"): 1}
+    assert after.items() <= metrics().items()
+    del processor
+    gc.collect()
     assert metrics() == after  # of a queue that is no more, neither size nor capacity
 
 
@@ -479,24 +460,6 @@ def test_calling_thread_neither_raises_nor_waits_nor_logs(caplog):
     assert mine == []
     assert _account(processor)["dropped"]["queue_full"] == 2_998
     stuck.let_go.set()
-    processor.shutdown()
-
-
-def test_context_runtime_that_fails_costs_spans_and_no_worker(monkeypatch):
-    """One of the user's own, named by ``OTEL_PYTHON_CONTEXT``."""
-    ours, attach = threading.current_thread(), context.attach
-
-    def broken(otel_ctx):
-        if threading.current_thread() is not ours:
-            raise LookupError("no context here")
-        return attach(otel_ctx)
-
-    monkeypatch.setattr(context, "attach", broken)
-    processor = MqTraceSpanProcessor(Scripted(), max_export_batch_size=1)
-    for _ in range(3):
-        processor.on_end(span())
-    assert not processor.force_flush()
-    assert _account(processor)["failed"] == 3
     processor.shutdown()
 
 

