@@ -74,9 +74,9 @@ class Body(NamedTuple):
 
     @property
     def arrival_ms(self) -> int | None:
-        """When the trace message arrived, in epoch milliseconds."""
-        arrival_ms = self.beside.get("arrival_ms")
-        return arrival_ms if type(arrival_ms) is int and 0 < arrival_ms <= LAST_MS else None
+        """When the trace message arrived, in epoch milliseconds; a dump of a RocketMQ topic calls it ``store_ms``."""
+        recorded = (self.beside.get(name) for name in ("arrival_ms", "store_ms"))
+        return next((each for each in recorded if type(each) is int and 0 < each <= LAST_MS), None)
 
     @property
     def keys(self) -> str | None:

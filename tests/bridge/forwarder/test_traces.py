@@ -24,7 +24,7 @@ from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.testing import ManualClock
 from tests.support.archives import land
 from tests.support.forwarded_spans import record_of
-from tests.support.landings import landed_lines
+from tests.support.landings import landed_lines, write_landing
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
 
@@ -252,6 +252,12 @@ def test_message_of_a_landing_keeps_its_arrival_and_keys(form, tmp_path):
     land(tmp_path, [written], suffix=form)
     ((read,),) = FilesTraceSource(tmp_path, group="g", state=tmp_path).drain()
     assert (read.arrival_ms, read.keys) == (written.arrival_ms, written.keys)
+
+
+def test_message_of_a_dumped_rocketmq_topic_arrived_when_the_broker_stored_it(tmp_path):
+    dump = write_landing(tmp_path / "dump.jsonl", body_of(pub()), store_ms=START_MS, queue_id=3)
+    ((read,),) = FilesTraceSource(dump, group="g", state=tmp_path).drain()
+    assert read.arrival_ms == START_MS
 
 
 def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files):
