@@ -3,15 +3,11 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
-from ipaddress import ip_address
 
 import pytest
 
 from otel_mqtrace.message_id import UniqueIds, is_offset_id, new_unique_id, own_address
-from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import ManualClock
-from otel_mqtrace.wire.native import decode_body
-from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.programs import run_in_child
 from tests.support.unique_ids import UniqueId, read_unique_id
 
@@ -38,11 +34,6 @@ def test_id_with_an_ipv6_address_is_read_back():
     assert read_unique_id(made) == UniqueId("2001:db8::1", 7, 9, 1000, 0)
 
 
-def _sends(body):
-    decoded = decode_body(body.body, msg_type_map=body.msg_type_map)
-    return [each for each in decoded.contexts if each.trace_type is TraceType.PUB]
-
-
 # -- the broker's ids -------------------------------------------------------------------------------------------------
 
 
@@ -58,18 +49,6 @@ def _sends(body):
 )
 def test_offset_id_is_told_by_its_port_and_offset(text, expected):
     assert is_offset_id(text) is expected
-
-
-@pytest.mark.parametrize("name", RECORDED_FILES)
-def test_offset_ids_of_real_brokers_have_the_store_host_of_the_record(name):
-    compared = 0
-    for trace_ctx in (each for body in recorded(name) for each in _sends(body)):
-        bean = trace_ctx.beans[0]
-        for text in (bean.offset_msg_id or "").split(","):
-            if is_offset_id(text):
-                assert bean.store_host == f"{ip_address(bytes.fromhex(text[:-24]))}:{int(text[-24:-16], 16)}"
-                compared += 1
-    assert compared
 
 
 def test_time_of_an_id_restarts_with_the_month():

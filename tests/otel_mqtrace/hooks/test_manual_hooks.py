@@ -10,7 +10,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
 from otel_mqtrace.hooks import outcome
-from otel_mqtrace.hooks.propagation import index_headers
+from otel_mqtrace.hooks.propagation import index_headers, pairs_of
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
 from otel_mqtrace.model import ContextCode, TraceType, TransactionState
@@ -97,6 +97,11 @@ def test_ends_of_one_transaction_fit_into_the_queue(joined, exporter, queue_size
     ends = joined(1_100, queue_size=queue_size)
     ends.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=ends.now_ns())
     assert len(exporter.take_all("end_transaction orders")) == ends_shown
+
+
+@pytest.mark.parametrize("headers", [(("a", b"1"),), [["a", b"1"]], 5, "text"])
+def test_headers_of_other_types_are_left_to_the_client(headers):
+    assert pairs_of(headers) is None
 
 
 def test_last_header_of_a_name_is_read_and_none_is_skipped():

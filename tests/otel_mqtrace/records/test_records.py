@@ -296,12 +296,6 @@ def test_event_that_is_written_to_ends_as_an_sdk_span_with_the_same_parts(writte
     assert "order" in span.attributes or span.events[0].name == "paid"
 
 
-def test_send_that_the_application_ended_has_no_context_code():
-    world = World(records=True)
-    SendHook(tracing=world.tracing).before("orders", body=b"x").span.end()
-    assert "mqtrace.context_code" not in world.spans()[0].attributes
-
-
 batch_headers = st.dictionaries(st.sampled_from(["UNIQ_KEY", "other"]), texts | st.none(), max_size=2)
 rare = st.just({}) | st.dictionaries(st.sampled_from(["TAGS", "KEYS", "DELAY", "tracestate"]), texts, max_size=1)
 traced = st.sampled_from([{}, {"traceparent": PARENT}, {"traceparent": PARENT.decode()}])
