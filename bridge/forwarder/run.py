@@ -35,7 +35,6 @@ from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     from bridge.forwarder.native_delivery import NativeCounts
     from bridge.forwarder.service import ForwardCounts
@@ -288,16 +287,15 @@ def _stopped_by_signals(source: TraceSource) -> Iterator[threading.Event]:
     """
     stopped = threading.Event()
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, _frame: object) -> None:
         stopped.set()
-        handler = before[signal.Signals(number)]
-        if source.has_answered or handler is signal.SIG_IGN:
-            return
-        if callable(handler):
-            handler(number, frame)
-        else:
-            signal.signal(number, handler)
+        if not source.has_answered and before[signal.Signals(number)] is not signal.SIG_IGN:
+            restore()
             signal.raise_signal(number)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     numbers = [signal.SIGINT, signal.SIGTERM]  # a shell ignores SIGINT in the background of a script
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -308,8 +306,7 @@ def _stopped_by_signals(source: TraceSource) -> Iterator[threading.Event]:
     try:
         yield stopped
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()
 
 
 # -- the summary --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import is_pipe, match_paths, walk
 from bridge.codec.framing import text_of_json
-from bridge.storage import as_path, refuse_compressed
+from bridge.storage import as_path, refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import CountedDrop, LedgerRead
@@ -133,6 +133,10 @@ def _text(path: AnyPath) -> str:
         if len(content) > MOST_BYTES:
             raise UsageError(f"--ledger {path} is larger than {MOST_BYTES >> 20} MiB; give the window's part of it")
         refuse_compressed(content, f"--ledger {path}")
+        try:
+            refuse_unconverted(content, f"--ledger {path}")
+        except UnreadableInputError as error:
+            raise _NotALedgerError(str(error)) from error
         return content.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"--ledger {path} cannot be read: {error.strerror}") from error

@@ -225,7 +225,10 @@ def test_file_to_be_converted_is_refused_with_the_way_to_do_so(mqtrace, tmp_path
     "command",
     [
         *("decode", "dialects", "encode", "query", "inspect", "forward --once --landing landing --source"),
-        *(f"reconcile --otlp . --out out {option}" for option in ("--native", "--native . --policy")),
+        *(
+            f"reconcile --otlp . --out out {option}"
+            for option in ("--native", "--native . --policy", "--native . --ledger")
+        ),
     ],
 )
 def test_zip_archive_and_utf16_text_are_refused_with_the_way_to_convert_them(mqtrace, tmp_path, monkeypatch, command):

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,9 @@ from bridge.forwarder.pairing import Pairing
 from otel_mqtrace.model import TraceContext
 from tests.support.forwarded_spans import SpanRules, record_of, span_of
 from tests.support.otlp_receiver import OtlpReceiver
-from tests.support.programs import MQTRACE
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
-FORWARD = [*MQTRACE, "forward"]
+FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace._program import start; sys.exit(start())", "forward"]
 _WATCHDOG_S = 60
 _ASLEEP_S = 30
 
