@@ -484,11 +484,9 @@ def inspect(
         mqtrace inspect 'jaeger://127.0.0.1:16686?service=shop'
     """
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
-    from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
 
     given = _read_client_config(client_config, sources)
-    with local_sources(sources) as files:
-        return int(inspection.run(files, as_json=as_json, spans=spans, records=records, client_config=given))
+    return int(inspection.run(sources, as_json=as_json, spans=spans, records=records, client_config=given))
 
 
 # -- graph -------------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from spark_jobs.jobs.writers import (
     sample_spans,
 )
 from spark_jobs.sources.files import PassedOver, SourceFile, last_line, source_files
+from spark_jobs.sources.jaeger import local_sources
 from spark_jobs.sources.kafka import apart, messages_in, topic_ranges
 from spark_jobs.sources.native import torn_bytes
 
@@ -156,10 +157,11 @@ def run(
     wanted = Side.OTLP if spans else Side.NATIVE if records else None
     inventory = Inventory()
     check_stores({"SRC": sources})
-    warn_of_orphans(sources)
-    for item in inspect_sources(sources, inventory, client_config=client_config):
-        if wanted is not None and item[0] is wanted:
-            _write(item[1])
+    with local_sources(sources) as local:
+        warn_of_orphans(local)
+        for item in inspect_sources(local, inventory, client_config=client_config):
+            if wanted is not None and item[0] is wanted:
+                _write(item[1])
     if as_json:
         _write(inventory.to_json())
     elif wanted is None:

@@ -7,6 +7,7 @@ from threading import Thread
 import pytest
 
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.cli import main
 from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans
 
 
@@ -73,3 +74,9 @@ def test_scope_without_spans_is_empty(answering, tmp_path):
     address = answering(SERVICES, http(json.dumps({"result": {"resourceSpans": resources}})))
     fetch_spans(address, tmp_path / "spans")
     assert (tmp_path / "spans").read_text(encoding="utf-8").count('"traceId": "ab"') == 1
+
+
+def test_jaeger_without_traces_is_named_by_its_address(answering, capsys):
+    source = f"jaeger://{answering(SERVICES, http('{}')).server}?service=shop"
+    assert main(["inspect", source]) == 0
+    assert capsys.readouterr().err == f"mqtrace: nothing in {source}\n"
