@@ -72,13 +72,6 @@ def _printed_with_group(topic, *, width, terminal):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_summary_lists_ten_groups_and_counts_the_others():
-    one, *_ = groups()
-    text = printed(result(groups=tuple(replace(one, group=f"group-{at:03}") for at in range(500))))
-    assert text.count("group-") == 10
-    assert "490 more in the report" in " ".join(text.replace("│", " ").split())
-
-
 def test_summary_has_colours_on_a_terminal_and_none_with_no_color():
     coloured = printed(result(), force_terminal=True, color_system="standard")
     plain = printed(result(), force_terminal=True, no_color=True)
