@@ -366,8 +366,9 @@ class _Messages:
 
     def __init__(self, given: _Given) -> None:
         self._given = given
-        direct = given.is_publish & ~given.is_via
-        self.topic = self._least(direct, given.bare_topics)
+        rows = np.flatnonzero(given.is_publish & ~given.is_via & (given.bare_topics >= 0)[given.end])
+        self.topic = np.full(given.messages, _LAST)  # the least known one of its direct sends
+        np.minimum.at(self.topic, given.message[rows], given.bare_topics[given.end[rows]])
         self.is_published = self._any(given.is_publish)
         self.is_accepted = self._any(given.is_publish & given.is_accepted)
         self.is_consumed = self._any(given.is_consume)
@@ -379,13 +380,6 @@ class _Messages:
 
     def _any(self, holds: Mask) -> Mask:
         return mark(self._given.messages, self._given.message[holds])
-
-    def _least(self, holds: Mask, of_end: Ints) -> Ints:
-        """Return the least known place among the legs of each message; ``_LAST`` for none."""
-        found = np.full(self._given.messages, _LAST)
-        rows = np.flatnonzero(holds & (of_end >= 0)[self._given.end])
-        np.minimum.at(found, self._given.message[rows], of_end[self._given.end[rows]])
-        return found
 
 
 def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import as_path, make_directory, open_parquet
-from spark_jobs.columns import encode, hash_texts, is_true, mark, mix, take_rows
+from spark_jobs.columns import encode, hash_texts, mark, mix, take_rows
 from spark_jobs.history.history import read_rows, write_rows
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_any_of
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, identified_by_offset, is_any_of
 from spark_jobs.schemas import EVENT
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         events = read_rows(path, EVENT)
         counts.update(_count_sides(events))
         ids = flatten_sides(events.select(["side", "msg_id", "offset_msg_id"]))
-        has_position_only = is_true(pc.equal(ids["msg_id"], ids["offset_msg_id"])) & equals(ids["side"], "otlp")
-        by_position += int(has_position_only.sum())
+        by_position += int((identified_by_offset(ids) & equals(ids["side"], "otlp")).sum())
         own = mark(len(events), rows[(rows >= before) & (rows < before + len(events))] - before)
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
         files.append(str(as_path(directory) / f"carried-{number:05d}.parquet"))

@@ -50,10 +50,10 @@ from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, 
 from spark_jobs.jobs.workspace import open_engine, open_workspace, record_engine, replace_outcome
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
-from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
+from spark_jobs.judging.evidence import PER_STRATUM
 from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.policy.policy import hash_policy, make_plan
-from spark_jobs.report.result import VERDICTS
+from spark_jobs.report.result import MOST_SAMPLES, VERDICTS
 from spark_jobs.schemas import VERDICT
 from spark_jobs.session import delay_interrupt
 from spark_jobs.sources.ledger import read_ledgers
@@ -307,7 +307,7 @@ def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budget
             width_ms=bucket_width_ms(known.first_ms, known.data_end_ms),
             data_end_ms=known.data_end_ms,
             grace_ms=policy.grace_ms,
-            per_stratum=max(PER_STRATUM, most_samples * PER_STRATUM // TOTAL),
+            per_stratum=max(PER_STRATUM, most_samples * PER_STRATUM // MOST_SAMPLES),
         ),
         settled=place.make_directory(VERDICTS),
         residue=place.make_directory("residue"),

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from bridge.storage import list_files, make_directory, open_parquet, read_row_groups, remove_tree
-from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes, mark, pc
+from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, mark, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.jobs.reading import open_events
-from spark_jobs.judging.columns import equals
+from spark_jobs.judging.columns import equals, identified_by_offset
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
 
@@ -87,11 +87,6 @@ def _take(table: pa.Table, rows: Ints, at: Column) -> pa.Table:
 
 
 # -- by the position of a message: the native send there has its id --------------------------------------------------
-def identified_by_offset(columns: Mapping[str, Column]) -> Mask:
-    """Return which events (``msg_id``, ``offset_msg_id``) have the position of their message as its only id."""
-    return is_true(pc.equal(columns["msg_id"], columns["offset_msg_id"]))
-
-
 def claims_in(columns: Mapping[str, Column]) -> pa.Table:
     """Return ``CLAIM`` of the native sends among events (``side``, ``kind``, ``msg_id``, ``offset_msg_id``)."""
     is_send = equals(columns["side"], "native") & equals(columns["kind"], Kind.PUBLISH.value)

@@ -13,10 +13,9 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import MANIFEST_DIRECTORY, MANIFEST_NAME, PARTS, native_directory
 from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
-from spark_jobs.judging import evidence
 from spark_jobs.policy.policy import Policy, read_policy, with_limits
 from spark_jobs.policy.profiles import AUTO
-from spark_jobs.report.result import RESULT_FILE, VERDICTS
+from spark_jobs.report.result import MOST_SAMPLES, RESULT_FILE, VERDICTS
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, choose_engine, configure_stores
 from spark_jobs.sources.files import find_inputs
 
@@ -79,7 +78,7 @@ class ReconcileOptions:
     master: str | None = None
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     conf: Mapping[str, str] = field(default_factory=dict)
-    samples: int = evidence.TOTAL
+    samples: int = MOST_SAMPLES
     history: AnyPath | None = None
     ledger: tuple[str, ...] = ()
 

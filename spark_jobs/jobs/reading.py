@@ -23,6 +23,7 @@ from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.columns import greater, where
 from spark_jobs.exchange.packing import REPEATED
+from spark_jobs.judging.columns import identified_by_offset
 from spark_jobs.judging.facts import Survey, survey
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.spans import event_batches
@@ -139,8 +140,7 @@ class EventFile:
 
 def _add(read: EventSide, rows: pa.RecordBatch) -> None:
     columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
-    identified_by_offset: Column = pc.equal(columns["msg_id"], columns["offset_msg_id"])
-    read.by_place += pc.sum(identified_by_offset).as_py() or 0
+    read.by_place += int(identified_by_offset(columns).sum())
     known = (where(pc.invert(greater(columns[name], LAST_MS)), columns[name]) for name in ("start_ms", "end_ms"))
     read.last_event_ms = greatest([read.last_event_ms, *(pc.max(times).as_py() for times in known)])
 

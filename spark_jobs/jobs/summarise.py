@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 
 from bridge.storage import as_path, open_parquet
 from spark_jobs.judging.counts import bucket_width_ms, sort_tally
-from spark_jobs.judging.evidence import SLOWEST, TOTAL, rank_differing, rank_hosts
+from spark_jobs.judging.evidence import SLOWEST, rank_differing, rank_hosts
 from spark_jobs.policy import gates
 from spark_jobs.report.result import (
+    MOST_SAMPLES,
     Conservation,
     Exemplar,
     Field,
@@ -61,7 +62,7 @@ _OF_SIDE: Final = ("start_ms", "end_ms", "success", "store_host")
 
 
 # -- samples ----------------------------------------------------------------------------------------------------------
-def read_samples(samples: pa.Table, *, at_most: int = TOTAL) -> tuple[Sample, ...]:
+def read_samples(samples: pa.Table, *, at_most: int = MOST_SAMPLES) -> tuple[Sample, ...]:
     """Return at most ``at_most`` samples: a few of each stratum that is in order, more of those that are not.
 
     ``samples`` are the rows of ``judging.evidence.Samples``.
@@ -70,7 +71,7 @@ def read_samples(samples: pa.Table, *, at_most: int = TOTAL) -> tuple[Sample, ..
     chosen: list[tuple[int, dict[str, Any]]] = []
     for stratum, members in groupby(rows, key=itemgetter("stratum")):
         is_calm = not _CALM.isdisjoint(stratum.split())
-        share = at_most // (TOTAL // _PER_CALM_STRATUM) if is_calm else at_most
+        share = at_most // (MOST_SAMPLES // _PER_CALM_STRATUM) if is_calm else at_most
         chosen += enumerate(islice(members, share))
     kept = sorted(chosen, key=itemgetter(0))[:at_most]
     return tuple(_sample(row) for _, row in sorted(kept, key=lambda one: (one[1]["stratum"], one[0])))

@@ -112,6 +112,11 @@ def equals(column: Column, value: object) -> Mask:
     return is_true(pc.equal(column, pa.scalar(value, column.type)))
 
 
+def identified_by_offset(columns: Mapping[str, Column]) -> Mask:
+    """Return which events (``msg_id``, ``offset_msg_id``) have the position of their message as its only id."""
+    return is_true(pc.equal(columns["msg_id"], columns["offset_msg_id"]))
+
+
 def is_any_of(column: Column, words: Collection[str]) -> Mask:
     """Return which rows of a column are one of ``words``; null is not."""
     codes = encode(column)

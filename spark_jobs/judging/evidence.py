@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 PER_STRATUM: Final = 50
 """Samples of each kind, status and reason that are kept, at least."""
-TOTAL: Final = 400
-"""Samples of a report, unless more or fewer are wanted."""
 SLOWEST: Final = "slowest"
 """The strata of the slowest events begin with it."""
 _PER_MEASURE: Final = 5

@@ -18,7 +18,6 @@ NODE_KINDS: Final = ("producer", "topic", "consumer_group")
 
 
 _UNKNOWN: Final = {"producer": "(unknown producer)", "topic": "(unknown topic)", "consumer_group": "(unknown group)"}
-_PLURAL: Final = {"producer": "producers", "topic": "topics", "consumer_group": "consumer groups"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +191,7 @@ def node_id(kind: str, name: str | None) -> str:
 def node_name(node: Node, *, limit: int = 300) -> str:
     """Return the name of a node for readers."""
     if node.stands_for:
-        return f"other {_PLURAL[node.kind]}"
+        return f"other {node.kind.replace('_', ' ')}s"
     return _UNKNOWN[node.kind] if node.name is None else visible(node.name, limit=limit)
 
 

@@ -35,7 +35,7 @@ from spark_jobs.report.glossary import (
 )
 from spark_jobs.report.graph_files import graph_svg
 from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
-from spark_jobs.report.result import AGES, GROUP_COUNTS, balance, split_heaviest
+from spark_jobs.report.result import AGES, GROUP_COUNTS, MOST_SAMPLES, balance, split_heaviest
 from spark_jobs.report.samples import NONE_SHOWN, choose_in_turns, drop_repeated, render_samples
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import count, duration, utc
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 
 HEAVY_PAGE_BYTES: Final = 5_000_000
 """Browsers take seconds to open a page of this size; the command warns."""
-
-MOST_SAMPLES: Final = 400
-"""Default number of samples on a page."""
 
 _MOST_BYTES, _MOST_BYTES_WITH_MORE_SAMPLES = 1_500_000, 10_000_000
 _STRATA: Final = 8

@@ -24,6 +24,9 @@ RESULT_FILE: Final = "result.json"
 VERDICTS: Final = "verdicts"
 """The directory of verdicts, below ``--out`` and, as judged, in the work directory."""
 
+MOST_SAMPLES: Final = 400
+"""Samples of a report, unless more or fewer are wanted."""
+
 Finding = tuple[str, "str | None"]
 """A status and its reason, if it has one."""
 _Row = TypeVar("_Row", bound="Topic | Group")

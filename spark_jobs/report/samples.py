@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EventKey = tuple[object, object, object, object]
 
-EVIDENCE_FIELDS: Final = ("path", "line", "record_index", "raw_hash")
+_EVIDENCE_FIELDS: Final = ("path", "line", "record_index", "raw_hash")
 """Fields of a side that give its position in the input, not its content."""
 
 LINK_FIELDS: Final = ("trace_id", "span_id", "msg_id", "topic", "group", "service")
@@ -173,7 +173,7 @@ def _rows(sample: Sample) -> Iterator[_FieldRow]:
     native, otlp = sample.native or {}, sample.otlp or {}
     verdicts = sample.verdict.get("field_verdicts") or {}
     for name in dict.fromkeys((*native, *otlp)):
-        if name in EVIDENCE_FIELDS:
+        if name in _EVIDENCE_FIELDS:
             continue
         left, right = value_text(name, native.get(name)), value_text(name, otlp.get(name))
         if left is None and right is None:

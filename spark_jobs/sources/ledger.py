@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import is_pipe, match_paths, walk
@@ -12,13 +13,14 @@ from bridge.codec.framing import text_of_json
 from bridge.storage import as_path, refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.schemas import CountedDrop, LedgerRead
+from spark_jobs.schemas import CountedDrop
 from spark_jobs.sources.loss_counters import Point, count_unusable, drops_of, increments, series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from bridge.storage import AnyPath
+    from spark_jobs.schemas import LedgerRead
 
 MOST_BYTES: Final = 64 << 20
 """A larger file is not a ledger: ours have at most a few megabytes."""
@@ -58,17 +60,11 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
         files.append(str(path))
         drops += found[0]
         points += found[1]
-    counted = drops_of(increments(points))
-    drops += counted.drops
+    read = drops_of(increments(points))
+    drops += read.drops
     if len(drops) > MOST_ROWS:
         raise UsageError(f"--ledger: {len(drops)} rows are too many; give those of the window, at most {MOST_ROWS}")
-    return LedgerRead(
-        files=tuple(files),
-        drops=tuple(drops),
-        own=counted.own,
-        again=counted.again,
-        unusable=count_unusable(points),
-    )
+    return replace(read, files=tuple(files), drops=tuple(drops), unusable=count_unusable(points))
 
 
 def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from spark_jobs.schemas import CountedDrop
+from spark_jobs.schemas import CountedDrop, LedgerRead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -171,16 +171,7 @@ _UNIT: Final = re.compile(r"_+spans?$")  # some writers put the unit behind the 
 _OWN: Final = ("otel_mqtrace.", "bridge.")
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The losses; how many counters of mqtrace's own processor were left out; losses counted again further up."""
-
-    drops: tuple[CountedDrop, ...]
-    own: int = 0
-    again: int = 0
-
-
-def drops_of(found: Iterable[Increment]) -> Counted:
+def drops_of(found: Iterable[Increment]) -> LedgerRead:
     """Return the counted losses among increments, except those of mqtrace's own processor.
 
     Those do not name the side of their lane; the processor's ledger file does, and would count twice.
@@ -203,7 +194,7 @@ def drops_of(found: Iterable[Increment]) -> Counted:
             of_collectors[resource, drop.instance, increment.end_ms].append((counter.depth, drop))
     once = [drop for answered in of_collectors.values() for drop in _once(answered)]
     whole = sum(drop.count for answered in of_collectors.values() for _, drop in answered)
-    return Counted((*drops, *once), own, whole - sum(drop.count for drop in once))
+    return LedgerRead(drops=(*drops, *once), own=own, again=whole - sum(drop.count for drop in once))
 
 
 def count_unusable(points: Iterable[Point]) -> int:

@@ -14,10 +14,10 @@ from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
 from spark_jobs.jobs.batch import conclude, reconcile
-from spark_jobs.jobs.naming import identified_by_offset
 from spark_jobs.jobs.options import no_progress, no_report
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.workspace import open_workspace
+from spark_jobs.judging.columns import identified_by_offset
 from spark_jobs.judging.facts import survey
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.report.result import Result
