@@ -53,7 +53,6 @@ HEAVY_PAGE_BYTES: Final = 5_000_000
 _MOST_BYTES, _MOST_BYTES_WITH_MORE_SAMPLES = 1_500_000, 10_000_000
 _STRATA: Final = 8
 _MOST_ROWS: Final = 50  # of one table: ten screens of a phone
-_MOST_MALFORMED: Final = 200
 _UNFOLDED: Final = dict(zip(GROUPS, (0, 1, 0, 4), strict=True))
 """Samples of a finding that the page shows unfolded, by group."""
 
@@ -169,7 +168,7 @@ def _samples(result: Result, shown: ShownSamples) -> dict[str, Any]:
 def _malformed(result: Result, _shown: ShownSamples) -> dict[str, Any] | None:
     native, otlp = result.inputs.native, result.inputs.otlp
     total, tails = native.malformed + otlp.malformed, native.truncated_tails + otlp.truncated_tails
-    return {"total": total, "tails": tails, "listed": result.malformed[:_MOST_MALFORMED]} if total or tails else None
+    return {"total": total, "tails": tails} if total or tails else None
 
 
 def _statuses(result: Result, _shown: ShownSamples) -> dict[str, Any]:
@@ -218,8 +217,7 @@ def _fields(result: Result, _shown: ShownSamples) -> dict[str, Any]:
 def _losses(result: Result, _shown: ShownSamples) -> dict[str, Any] | None:
     """Return the hosts; a share of events without host and service would mean nothing."""
     hosts = [one for one in result.instances if one.host or one.service]
-    unnamed = (one for one in result.instances if not (one.host or one.service))
-    nowhere = sum(one.lost_native + one.lost_otlp + one.attributed for one in unnamed)
+    nowhere = sum(one.lost for one in result.instances if not (one.host or one.service))
     return {"hosts": hosts, "nowhere": nowhere} if result.instances else None
 
 

@@ -273,7 +273,7 @@ def _name(event: Sample) -> str:
 
 
 def _describe(event: Sample) -> str:
-    sides = [word for word, fields in (("native", event.native), ("OTLP", event.otlp)) if fields]
+    sides = [word for side, word in _SIDES if getattr(event, side)]
     return f"{_name(event)}: recorded by {' and '.join(sides) or 'neither side'}"
 
 
