@@ -96,8 +96,9 @@ def claims_in(columns: Mapping[str, Column]) -> pa.Table:
     return pa.table([at, msg_ids, pa.array([True] * len(rows), pa.bool_())], schema=CLAIM)
 
 
-def resolve_message_ids(places: Column, claims: pa.Table) -> Column:
-    """Return ``places``, each position that ``claims`` give to exactly one id replaced by that id."""
+def resolve_positions(waiting: pa.Table, claims: pa.Table) -> Column:
+    """Return the positions of ``waiting``, each that ``claims`` give to exactly one id replaced by that id."""
+    places = waiting["at"].combine_chunks()
     found = claims.group_by("at", use_threads=False).aggregate([("msg_id", "min"), ("msg_id", "max")])
     known = found.filter(pc.equal(found["msg_id_min"], found["msg_id_max"])).combine_chunks()
     at = pc.index_in(places, known["at"].combine_chunks())
@@ -124,7 +125,7 @@ def with_message_ids(
     waiting = [path for path, count in zip(otlp_files, counts, strict=True) if count]
     buckets = min(max(-(-sum(counts) // _BUCKET_ROWS), 1), _MOST_BUCKETS)
     tasks = [*((-1, path) for path in native_files), *enumerate(waiting)]
-    pack, name = partial(_pack, _sort_by_position, directory, buckets), partial(_name, _resolve_positions, directory)
+    pack, name = partial(_pack, _sort_by_position, directory, buckets), partial(_name, resolve_positions, directory)
     engine.exchange(pack, tasks, name, buckets)
     untouched = (path for path, count in zip(otlp_files, counts, strict=True) if not count)
     return (*untouched, *list_files(directory))
@@ -152,10 +153,6 @@ def _sort_by_position(task: _Task) -> Iterator[tuple[pa.Table, pa.Table, pa.Tabl
         rows = np.flatnonzero(is_waiting)
         waiting = _take(table, rows, columns["msg_id"].take(as_rows(rows)))
         yield table.filter(as_rows(~is_waiting)), waiting, nothing[2]
-
-
-def _resolve_positions(waiting: pa.Table, claims: pa.Table) -> Column:
-    return resolve_message_ids(waiting["at"].combine_chunks(), claims)
 
 
 # -- by a span: a send and the deliveries that point at it -----------------------------------------------------------

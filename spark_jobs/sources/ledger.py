@@ -166,13 +166,6 @@ def _lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{where}: line {number}", document
 
 
-def _points(document: dict[str, Any], place: str) -> list[Point]:
-    try:
-        return list(otlp_points(document))
-    except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
-        raise UnreadableInputError(f"--ledger {place} is not shaped as OTLP metrics are: {error!r}") from error
-
-
 def _rows(document: dict[str, Any], path: AnyPath, place: str) -> Iterable[CountedDrop]:
     version = document["ledger_version"]
     if version != _VERSION or isinstance(version, bool):
@@ -235,17 +228,18 @@ _DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
 _NO_VALUE: Final = 1  # DataPointFlags
 
 
-def otlp_points(document: Mapping[str, Any]) -> Iterator[Point]:
-    """Yield the points of the sums in one ``resourceMetrics`` object; skip other metrics and points without a value.
-
-    Raises:
-        ValueError, TypeError, AttributeError, KeyError, OverflowError: the object is not shaped as OTLP metrics are.
-    """
-    for resource_metrics in document["resourceMetrics"]:
-        resource = _attributes((resource_metrics.get("resource") or {}).get("attributes"))
-        for scope_metrics in resource_metrics.get("scopeMetrics") or ():
-            for metric in scope_metrics.get("metrics") or ():
-                yield from _sum_points(metric, resource)
+def _points(document: Mapping[str, Any], place: str) -> list[Point]:
+    """Return the points of the sums in one ``resourceMetrics`` object, without other metrics and points of no value."""
+    points: list[Point] = []
+    try:
+        for resource_metrics in document["resourceMetrics"]:
+            resource = _attributes((resource_metrics.get("resource") or {}).get("attributes"))
+            for scope_metrics in resource_metrics.get("scopeMetrics") or ():
+                for metric in scope_metrics.get("metrics") or ():
+                    points += _sum_points(metric, resource)
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+        raise UnreadableInputError(f"--ledger {place} is not shaped as OTLP metrics are: {error!r}") from error
+    return points
 
 
 def _sum_points(metric: Mapping[str, Any], resource: Mapping[str, str]) -> Iterator[Point]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.otlp.roles import ALIASES
-from spark_jobs.jobs.naming import claims_in, resolve_message_ids
+from spark_jobs.jobs.naming import claims_in, resolve_positions
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.normalise.values import row_hashes
 from spark_jobs.schemas import EVENT
@@ -229,7 +229,7 @@ def test_position_that_one_send_names_is_resolved_to_its_message():
     events = pa.Table.from_pylist(made, schema=EVENT)
     claims = claims_in({name: events[name].combine_chunks() for name in events.column_names})
     places = ["t-0@7", "t-0@9", "t-0@1", "C0A8000100002A9F0000000000000042", "t-0@2", "t-0@3", "t-0@4", "A", None]
-    resolved = resolve_message_ids(pa.array(places), claims).to_pylist()
+    resolved = resolve_positions(pa.table({"at": places}), claims).to_pylist()
     assert resolved == ["A", "t-0@9", "t-0@1", "E", "t-0@2", "t-0@3", "t-0@4", "A", None]
 
 
