@@ -11,8 +11,10 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
+import traceback
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -68,7 +70,7 @@ def peer_errors() -> Iterator[None]:
 def delay_interrupt() -> Iterator[None]:
     """Deliver an interrupt after the block, to the handler that was set before it.
 
-    A JVM that is interrupted while it starts would stay behind as an orphan. A second interrupt is not delayed. A
+    A second interrupt is not delayed; :func:`ended_processes` ends a JVM that it interrupts while it starts. A
     termination, which the command takes for an interrupt, comes with its own number: SIGINT itself may be ignored.
     """
     before = signal.getsignal(signal.SIGINT)
@@ -90,6 +92,23 @@ def delay_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # pyspark has set its own meanwhile
     if pressed:
         signal.raise_signal(pressed[0])
+
+
+@contextmanager
+def ended_processes() -> Iterator[None]:
+    """End the processes that functions of the block hold in a variable when they are interrupted.
+
+    A JVM that pyspark is starting is known to nobody else, and stays behind as an orphan that never ends.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        for frame, _ in traceback.walk_tb(interrupt.__traceback__):
+            for process in frame.f_locals.values():
+                if isinstance(process, subprocess.Popen):
+                    with suppress(OSError, AttributeError):  # it may not have been started yet
+                        process.kill()
+        raise
 
 
 @contextmanager
@@ -334,7 +353,7 @@ def _packed() -> tuple[tempfile.TemporaryDirectory[str], Path]:
 def _started(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
-    with delay_interrupt():  # a new context ends with setting its own signal handler
+    with delay_interrupt(), ended_processes():  # a new context ends with setting its own signal handler
         SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     builder = _session_class().builder
     for name, value in settings.items():

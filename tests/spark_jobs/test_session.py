@@ -1,5 +1,7 @@
 """The session of a process: its settings, where it runs, its job groups, and what it refuses before a JVM starts."""
 
+import signal
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from spark_jobs.session import (
     build_session,
     choose_engine,
     cost,
+    ended_processes,
     grouped,
     versions,
 )
@@ -89,3 +92,18 @@ def test_cost_counts_the_jobs_of_its_group_only(spark):
         spark.range(3).collect()
     assert cost(spark, "of-a-test") == (2, 2)
     assert set(versions(spark)) == {"spark", "java"}
+
+
+def test_process_that_an_interrupted_block_was_starting_is_ended():
+    """As pyspark's JVM at a second Ctrl-C: the launcher's local variable alone names it."""
+    started = []
+
+    def launch():
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        started.append(process)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), ended_processes():
+        launch()
+    with started[0] as process:
+        assert process.wait(timeout=30) == -signal.SIGKILL
