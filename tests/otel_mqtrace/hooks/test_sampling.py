@@ -28,6 +28,7 @@ from opentelemetry.sdk.trace.sampling import (
     ParentBasedTraceIdRatio,
     Sampler,
     SamplingResult,
+    StaticSampler,
     TraceIdRatioBased,
 )
 from opentelemetry.trace import (
@@ -59,6 +60,12 @@ class Marking(MqTraceSpanProcessor):
 
 
 READS_ATTRIBUTES = Mock(Sampler, **{"should_sample.return_value": SamplingResult(Decision.RECORD_AND_SAMPLE)})
+OWN_DECISION = {"should_sample": READS_ATTRIBUTES.should_sample}
+SUBCLASSES = [
+    type("Own", (StaticSampler,), OWN_DECISION)(Decision.DROP),
+    type("Own", (TraceIdRatioBased,), OWN_DECISION)(0.5),
+    type("Own", (ParentBased,), OWN_DECISION)(ALWAYS_OFF),
+]
 
 
 def provider(*processors: SpanProcessor, sampler: Sampler = ALWAYS_ON, **options: Any) -> TracerProvider:
@@ -107,7 +114,7 @@ DROP, KEEP = Decision.DROP, Decision.RECORD_AND_SAMPLE
         (ParentBased(TraceIdRatioBased(0.5), remote_parent_sampled=ALWAYS_OFF), [None, DROP, DROP, KEEP, DROP]),
         (ParentBased(ALWAYS_OFF, remote_parent_not_sampled=ALWAYS_ON), [DROP, KEEP, KEEP, KEEP, DROP]),
         (ParentBasedTraceIdRatio(0.5), [None, KEEP, DROP, KEEP, DROP]),
-        (READS_ATTRIBUTES, [None] * 5),
+        *((each, [None] * 5) for each in (READS_ATTRIBUTES, *SUBCLASSES)),
     ],
 )
 def test_certain_decision_follows_the_sampler_and_the_parent(sampler: Sampler, decisions: list) -> None:
@@ -142,6 +149,7 @@ def _with_own_method() -> SpanProcessor:
             (provider(sampler=sampler), {})
             for sampler in (
                 READS_ATTRIBUTES,
+                *SUBCLASSES,
                 ParentBased(READS_ATTRIBUTES),
                 ParentBased(ALWAYS_ON, local_parent_sampled=READS_ATTRIBUTES),
             )
