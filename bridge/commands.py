@@ -60,7 +60,7 @@ class OutputFraming(str, Enum):
 def decode(  # noqa: PLR0913 - one parameter for each option
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SRC…|-]", help="Files, directories, globs; - or nothing is standard input."),
+        typer.Argument(metavar="SRC|-", help="Files, directories, globs; - or nothing is standard input."),
     ] = None,
     *,
     output: Annotated[Format, typer.Option("--format", help="JSON lines, or a table for people.")] = Format.JSONL,
@@ -101,7 +101,10 @@ def encode(
     *,
     dialect: Annotated[
         str | None,
-        typer.Option(help="Dialect to write, /CLOUD appended for that channel; default: the record's own, else 5.5.0."),
+        typer.Option(
+            help="Dialect to write, /CLOUD appended for that channel; default: the record's own, else 5.5.0.",
+            metavar="NAME",
+        ),
     ] = None,
     framing: Annotated[
         OutputFraming, typer.Option(help="The bodies as they are, or a JSON line with body_base64 and keys for each.")
@@ -125,7 +128,7 @@ def encode(
 def dialects(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SRC…|-]", help="Bodies whose writers to name; without any, all writers are listed."),
+        typer.Argument(metavar="SRC|-", help="Bodies whose writers to name; without any, all writers are listed."),
     ] = None,
     *,
     framing: Annotated[Framing, typer.Option(help="How the bodies lie in the files.")] = Framing.AUTO,

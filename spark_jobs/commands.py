@@ -462,7 +462,7 @@ def inspect(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SRC…",
+            metavar="SRC",
             help="Files, directories, globs, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME.",
         ),
     ],
@@ -471,7 +471,8 @@ def inspect(
     spans: Annotated[bool, typer.Option("--spans", help="Stream the spans as JSON lines.")] = False,
     records: Annotated[bool, typer.Option("--records", help="Stream the native records as JSON lines.")] = False,
     client_config: Annotated[
-        Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
+        Path | None,
+        typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.", metavar="FILE"),
     ] = None,
 ) -> int:
     """Show what an input contains: side, layout, number of records or spans, bad ones with position and reason.

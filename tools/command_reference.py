@@ -47,12 +47,19 @@ def _section(name: str, function: Callable[..., Any]) -> list[str]:
     app.command(name)(function)
     command = typer.main.get_command(app)
     context = command.make_context(f"mqtrace {name}", [], resilient_parsing=True)
-    records = [parameter.get_help_record(context) for parameter in command.params if parameter.name != "help"]
+    shown = [parameter for parameter in command.params if parameter.name != "help"]
     lines = [f"## mqtrace {name}", "", *inspect.cleandoc(text).splitlines(), "", "| | meaning |", "| --- | --- |"]
-    lines += [f"| `{_plain(names)}` | {_plain(meaning)} |" for names, meaning in filter(None, records)]
+    for names, meaning in (_record(parameter, context) for parameter in shown):
+        lines.append(f"| `{_plain(names)}` | {_plain(meaning)} |")
     if examples:
         lines += ["", "```sh", *(line.strip() for line in examples), "```"]
     return lines
+
+
+def _record(parameter: Any, context: Any) -> tuple[str, str]:
+    """Return the names of a parameter and its help, without the Python type of an argument."""
+    names, meaning = parameter.get_help_record(context)
+    return names.partition(" <")[0] if parameter.param_type_name == "argument" else names, meaning
 
 
 def _plain(text: str) -> str:

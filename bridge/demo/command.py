@@ -23,8 +23,8 @@ def demo(
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Where to write; an earlier run's output is replaced.")
     ] = "mqtrace-demo",
-    messages: Annotated[int, typer.Option(min=MIN_MESSAGES, help="How many orders to send.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the orders and the faults.")] = 7,
+    messages: Annotated[int, typer.Option(min=MIN_MESSAGES, help="How many orders to send.", metavar="N")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the orders and the faults.", metavar="N")] = 7,
 ) -> int:
     """Run an order system on an embedded broker, break its traces on purpose, and find every break.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    command: Annotated[list[str] | None, typer.Argument(help="A command to run and watch, after --.")] = None,
+    command: Annotated[list[str] | None, typer.Argument(help="A command to watch, after --.", metavar="CMD")] = None,
     *,
     probe: Annotated[
         bool, typer.Option("--probe", help="Measure the brokers' clock: writes one message to a temporary topic.")
