@@ -212,7 +212,7 @@ PANELS: Final = (
             f"(messaging_consumer_group_name, messaging_destination_name) (<mqtrace.client.consumer.lag>{{{_JOB}}})"
         },
     ),
-    Panel(_FORWARDER, "Trace messages committed", {"{{job}}": _forwarder_rate("messages")}, "ops"),
+    Panel(_FORWARDER, "Trace messages read", {"{{job}}": _forwarder_rate("messages")}, "ops"),
     Panel(_FORWARDER, "Bytes of their bodies", {"{{job}}": _forwarder_rate("body.size")}, "Bps"),
     Panel(
         _FORWARDER,
@@ -327,7 +327,7 @@ ALERTS: Final = (
         "forwarder", "MqtraceForwarderStalled",
         "sum by (job) (increase(<mqtrace.forwarder.messages>[30m])) == 0 "
         "and sum by (job) (increase(<mqtrace.forwarder.messages>[6h])) > 0", "5m", "warning",
-        "The forwarder committed no trace message for half an hour, and did in the hours before.",
+        "The forwarder read no trace message for half an hour, and did in the hours before.",
         "Where the trace topic is not idle, a peer is away: the forwarder's last line names it.",
     ),
     Alert(

@@ -332,12 +332,14 @@ def _print_pass(
         taken, written = plural(passed.messages, "OTLP message"), plural(passed.spans, "record")
         typer.echo(f"mqtrace: {taken} committed, {written} written", err=True)
         return
-    pending = 0 if spans is None else spans.counts.pending
-    text = f"mqtrace: {plural(passed.messages, 'trace message')} {'read' if pending else 'committed'}"
-    if spans is not None:
-        waiting = plural(pending, "record waits for its other half", "records wait for their other half")
-        text += f", {plural(passed.spans, 'span')} accepted, {waiting}{', uncommitted' if pending else ''}"
-    typer.echo(text, err=True)
+    messages = plural(passed.messages, "trace message")
+    if spans is None:
+        typer.echo(f"mqtrace: {messages} committed", err=True)
+        return
+    pending = spans.counts.pending
+    waiting = plural(pending, "record waits for its other half", "records wait for their other half")
+    uncommitted = ", uncommitted" if pending else ""
+    typer.echo(f"mqtrace: {messages} read, {plural(passed.spans, 'span')} accepted, {waiting}{uncommitted}", err=True)
 
 
 def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, _: ForwardOptions) -> str:

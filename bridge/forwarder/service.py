@@ -120,7 +120,7 @@ def forward_until(  # noqa: PLR0913 - targets and times
 
 _SCOPE: Final = "bridge.forwarder"
 METRICS: Final = {
-    "mqtrace.forwarder.messages": ("{message}", "Trace messages committed."),
+    "mqtrace.forwarder.messages": ("{message}", "Trace messages read."),
     "mqtrace.forwarder.body.size": ("By", "Bytes of their bodies."),
     "mqtrace.forwarder.spans": ("{span}", "Spans that the receiver accepted."),
     "mqtrace.forwarder.records": ("{record}", "Trace records read."),
