@@ -10,11 +10,11 @@ import gc
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from types import FrameType
 
 _BY_SIGNAL = 128
@@ -82,3 +82,31 @@ def _leave(number: int, _frame: object) -> None:
     with suppress(OSError):
         os.write(_STDERR, b"mqtrace: interrupted\n")
     os._exit(_BY_SIGNAL + number)
+
+
+@contextmanager
+def delay_interrupt() -> Iterator[None]:
+    """Deliver an interrupt after the block, to the handler that was set before it.
+
+    A process that is interrupted while it starts would stay behind as an orphan. A second interrupt is not delayed.
+    A termination, which the command takes for an interrupt, comes with its own number: SIGINT itself may be ignored.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    pressed: list[int] = []
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    try:
+        signal.signal(signal.SIGINT, hold)
+    except ValueError:  # not the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # the block, pyspark for one, may have set its own
+    if pressed:
+        signal.raise_signal(pressed[0])

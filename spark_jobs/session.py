@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -24,12 +23,12 @@ from urllib.parse import urlsplit
 from bridge.addresses import check_stores
 from bridge.storage import use_settings
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
+from otel_mqtrace._program import delay_interrupt
 from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.package import write_package
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from types import FrameType
 
     from pyspark.sql import SparkSession
 
@@ -64,34 +63,6 @@ def peer_errors() -> Iterator[None]:
         if not is_setting and type(error).__name__ != _FAILED_AT_THE_SERVER:
             raise
         raise PeerError(f"Spark failed: {_first_line(error)}; fix that and run it again") from error
-
-
-@contextmanager
-def delay_interrupt() -> Iterator[None]:
-    """Deliver an interrupt after the block, to the handler that was set before it.
-
-    A second interrupt is not delayed; :func:`ended_processes` ends a JVM that it interrupts while it starts. A
-    termination, which the command takes for an interrupt, comes with its own number: SIGINT itself may be ignored.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    pressed: list[int] = []
-
-    def hold(number: int, _frame: FrameType | None) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
-
-    try:
-        signal.signal(signal.SIGINT, hold)
-    except ValueError:  # not the main thread, which alone gets signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # pyspark has set its own meanwhile
-    if pressed:
-        signal.raise_signal(pressed[0])
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from bridge.forwarder.service import forward_once
 from bridge.storage import LOCK_FILE, hold
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._program import delay_interrupt
 from otel_mqtrace._terminal import progress_bar
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.landing import LandingWriter
@@ -251,15 +252,18 @@ def _run_to_its_end(command: Sequence[str]) -> tuple[int, str]:
 
     In a session of its own it gets one signal, ours, wherever Ctrl-C comes from.
     """
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            output, errors = process.communicate()
-        except KeyboardInterrupt:
+    process = None
+    try:
+        with delay_interrupt():
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            )
+        output, errors = process.communicate()
+    except KeyboardInterrupt:
+        if process is not None:
             process.terminate()
             process.communicate()
-            raise
+        raise
     return process.returncode, errors.strip() or output.strip() or "it printed nothing"
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from bridge.storage import as_path, committed, list_files, open_parquet
+from otel_mqtrace._program import delay_interrupt
 from spark_jobs.columns import take_groups
 from spark_jobs.exchange.packing import (
     count_buckets,
@@ -55,7 +56,6 @@ from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.policy.policy import hash_policy, make_plan
 from spark_jobs.report.result import MOST_SAMPLES, VERDICTS
 from spark_jobs.schemas import VERDICT
-from spark_jobs.session import delay_interrupt
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.sums import by, sum_of
 from spark_jobs.taxonomy import Reason

@@ -10,7 +10,8 @@ from pyspark.errors import AnalysisException, PythonException
 
 from bridge.storage import DamagedInputError
 from otel_mqtrace._errors import PeerError
-from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_errors
+from otel_mqtrace._program import delay_interrupt
+from spark_jobs.session import mute_interrupted_calls, peer_errors
 from tests.support.programs import MQTRACE, run_program
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"

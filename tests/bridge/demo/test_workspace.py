@@ -1,5 +1,7 @@
 """The demo needs one extra; it replaces its own output and nothing else, one run at a time."""
 
+import signal
+import subprocess
 import sys
 from typing import Final
 
@@ -77,22 +79,33 @@ def test_path_that_is_or_leads_through_a_file_is_refused(tmp_path, path):
 
 
 _STAND_IN: Final = """#!{}
-import os, pathlib, signal, sys
+import pathlib, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 work = pathlib.Path(sys.argv[sys.argv.index("--out") + 1], ".work-1")
 work.mkdir(parents=True)
-signal.signal(signal.SIGTERM, lambda *_: (work.rmdir(), sys.exit(143)))
-os.kill(os.getppid(), signal.SIGINT)
-signal.pause()
+print(flush=True)
+signal.sigwait([signal.SIGTERM])
+work.rmdir()
 """
+
+
+class _Interrupted(subprocess.Popen):
+    """A process whose start is interrupted."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.stdout.readline()  # until it can be terminated
+        signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_interrupted_demo_waits_until_its_reconciliation_has_cleaned_up(monkeypatch, tmp_path):
-    """A program that interrupts its parent, and cleans up when it is terminated, stands in for the reconciliation."""
+    """A program that cleans up when it is terminated stands in for the reconciliation."""
     program = tmp_path / "program"
     program.write_text(_STAND_IN.format(sys.executable))
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(subprocess, "Popen", _Interrupted)
     with claim(tmp_path / "demo") as place, pytest.raises(KeyboardInterrupt):
         reconcile(place, grace_ms=0)
     assert [*place.report.iterdir()] == []
