@@ -66,10 +66,10 @@ def peer_errors() -> Iterator[None]:
 
 
 @contextmanager
-def ended_processes() -> Iterator[None]:
-    """End the processes that functions of the block hold in a variable when they are interrupted.
+def kill_abandoned_processes() -> Iterator[None]:
+    """Kill the processes that the functions of the block hold in a variable when an interrupt ends them.
 
-    A JVM that pyspark is starting is known to nobody else, and stays behind as an orphan that never ends.
+    pyspark holds the JVM that it starts in a local variable only; interrupted, it leaves a JVM that never ends.
     """
     try:
         yield
@@ -324,7 +324,7 @@ def _packed() -> tuple[tempfile.TemporaryDirectory[str], Path]:
 def _started(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
-    with delay_interrupt(), ended_processes():  # a new context ends with setting its own signal handler
+    with delay_interrupt(), kill_abandoned_processes():  # a new context ends with setting its own signal handler
         SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     builder = _session_class().builder
     for name, value in settings.items():

@@ -14,8 +14,8 @@ from spark_jobs.session import (
     build_session,
     choose_engine,
     cost,
-    ended_processes,
     grouped,
+    kill_abandoned_processes,
     versions,
 )
 
@@ -103,7 +103,7 @@ def test_process_that_an_interrupted_block_was_starting_is_ended():
         started.append(process)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), ended_processes():
+    with pytest.raises(KeyboardInterrupt), kill_abandoned_processes():
         launch()
     with started[0] as process:
         assert process.wait(timeout=30) == -signal.SIGKILL
