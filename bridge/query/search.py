@@ -181,17 +181,17 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
     bad = [evidence.bad[rank] for rank in sorted(evidence.bad)]
     stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], bad) for msg_id in known)
     naming = [] if msg_ids else [one for one in bad if one.names]
-    first = [_naming_remark(naming, query)] if naming else []
+    first = [_naming_remark(naming, query, archive.decoder)] if naming else []
     searched = archive.searched
     searched = replace(searched, remarks=(*first, *searched.remarks, *matches.notes))
     pages = max(math.ceil(len(msg_ids) / limit), 1)
     return Answer(stories, older, searched, query, page=page, pages=pages, total=len(msg_ids))
 
 
-def _naming_remark(naming: Sequence[BadSighting], query: Query) -> str:
+def _naming_remark(naming: Sequence[BadSighting], query: Query, decoder: str) -> str:
     verb, what = "has" if len(naming) == 1 else "have", "id" if query.msg_ids else "text"  # a number may equal a key
     why = ", ".join(filter(None, (naming[0].field_name, naming[0].reason)))
-    return f"{plural(len(naming), 'bad record')} {verb} that {what}, which mqtrace decode shows: {why}"
+    return f"{plural(len(naming), 'bad record')} {verb} that {what}, which {decoder} shows: {why}"
 
 
 def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
@@ -228,7 +228,7 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
         matches.notes.append(f"{nameless:,} matching records have no message id and are not listed; --key finds them")
     if bad:
         where = "" if "" in query.texts else " in the trace messages that contain the text searched for"
-        matches.notes.append(f"{plural(bad, 'bad record')} not searched{where}; mqtrace decode shows them")
+        matches.notes.append(f"{plural(bad, 'bad record')} not searched{where}; {archive.decoder} shows them")
     return matches
 
 
@@ -297,10 +297,11 @@ class Archive(ABC):
     """Trace messages that lie somewhere and can be read again, the counts of the last pass, and remarks on all passes.
 
     ``where`` is the archive's name for people; ``on_progress`` gets the bytes or offsets read and their total now and
-    then. :func:`search` sets ``charset``, that of the bodies.
+    then. :func:`search` sets ``charset``, that of the bodies. ``decoder`` names the command that shows bad records.
     """
 
     charset = "utf-8"
+    decoder = "mqtrace decode"
 
     def __init__(
         self, where: str, *, arrivals: ArrivalRange = ALWAYS, on_progress: Callable[[int, int], None] | None = None

@@ -25,6 +25,8 @@ OF_BEAN = frozenset(TraceBean.__dataclass_fields__)
 class Shelf:
     """An archive in memory: the smallest thing that is one."""
 
+    decoder = Archive.decoder
+
     def __init__(self, messages: Iterable[LandedMessage]) -> None:
         self.messages = list(messages)
 

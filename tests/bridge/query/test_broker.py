@@ -1,5 +1,7 @@
 """Search of a RocketMQ cluster, by its index and by a scan, and of a Kafka trace topic to its end."""
 
+from dataclasses import replace
+
 import confluent_kafka
 import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
@@ -152,6 +154,17 @@ def test_record_is_found_despite_its_keys_header(kafka):
     bare = [type(message)(source=TOPIC, arrival_ms=T0, body=message.body, keys="other") for message in MESSAGES]
     (story,) = _search_topics(kafka, _filled(kafka, "keyless", bare)).stories
     assert story.records == 3
+
+
+def test_bad_record_of_a_topic_is_shown_by_a_command_that_can_read_it(kafka, cluster):
+    """``mqtrace decode`` reads files and refuses topics."""
+    (message,) = landed(pub(msg_id="BAD"))
+    damaged = replace(message, body=message.body[:-20])
+    cluster.brokers[0].put(damaged.body, store_ms=T0)
+    topic = TopicArchive(kafka.bootstrap_servers, [_filled(kafka, "damaged", [damaged])])
+    told = "1 bad record has that id, which mqtrace decode of a landing shows: 11 fields, needs 12"
+    for archive in (topic, BrokerArchive(cluster.namesrv, ["T"], reads_all=True)):
+        assert told in search_once(archive, "BAD").searched.remarks
 
 
 def test_several_topics_are_searched_together(kafka):
