@@ -177,7 +177,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
                 yield item
 
     with _opened(file) as stream:
-        results = tally.counting(encode_lines(_lines(stream, file), target, charset=charset), why_refused)
+        results = tally.counting(encode_lines(_lines(stream, _shown(file)), target, charset=charset), why_refused)
         bodies = groupby(encoded(results), lambda one: repr(one.body_index))
         if as_lines:
             _write(dump(_body_line(list(records))) for _, records in bodies)
@@ -277,7 +277,7 @@ def _bodies(names: list[str], framing: Framing, how: Reading, unread: list[str])
         index, shown = -1, _shown(name)
         try:
             with _opened(name) as stream:
-                for index, row, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
+                for index, row, body in _bar_over(decoded_bodies(stream, framing, how, name=shown), stream, name):
                     yield before + index, shown if row is None else f"{shown}:{row}", body
         except UnreadableInputError as error:
             if len(files) == 1:

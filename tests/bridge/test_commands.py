@@ -301,7 +301,9 @@ def test_empty_or_blank_input_is_no_error(mqtrace, command, text):
     assert mqtrace(*command, stdin=text) == (0, b"", "")
 
 
-def test_lines_behind_a_torn_one_are_read_and_a_raw_body_may_quote_a_line(mqtrace):
+def test_lines_behind_a_torn_one_or_a_mark_are_read_and_a_raw_body_may_quote_a_line(mqtrace):
+    marked = mqtrace("decode", stdin=b"\xef\xbb\xbf" + body_line(PUB))
+    assert marked == mqtrace("decode", stdin=body_line(PUB))
     code, out, _ = mqtrace("decode", stdin=b'torn"}\n' + body_line(PUB))
     assert (code, ["error" in item for item in objects(out)]) == (1, [True, False])
     _, out, _ = mqtrace("decode", stdin=PUB + body_line(PUB))
@@ -325,7 +327,7 @@ def test_lines_behind_a_torn_one_are_read_and_a_raw_body_may_quote_a_line(mqtrac
         (["decode", "--framing"], "Option '--framing' requires an argument; see 'mqtrace decode --help'"),
         (["decode", "--msg-type-map", "c"], "Invalid value for '--msg-type-map'"),
         (["encode", "--dialect", "6.6.6"], "no dialect '6.6.6' can be written; name one of 4.4.0"),
-        (["decode", "--framing", "parquet"], "-: not a readable Parquet file"),
+        (["decode", "--framing", "parquet"], "standard input: not a readable Parquet file"),
     ],
 )
 def test_invalid_call_is_one_line_and_exit_code_2(mqtrace, arguments, message):
@@ -460,6 +462,12 @@ def test_closed_standard_input_is_one_line_that_names_the_way_out(monkeypatch, c
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "mqtrace: error: standard input is closed: name a file, or pipe into it\n"
+
+
+@pytest.mark.parametrize("command", ["decode", "encode", "dialects"])
+def test_compressed_standard_input_is_named_in_words(mqtrace, command):
+    message = "mqtrace: error: standard input: gzip-compressed; decompress it first (gunzip)\n"
+    assert mqtrace(command, "-", stdin=gzip.compress(PUB)) == (2, b"", message)
 
 
 # -- encode -----------------------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ import re
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pyarrow import parquet
 from pyarrow.fs import LocalFileSystem
 
 from bridge.addresses import parse_address, parse_directory
@@ -20,6 +22,7 @@ from bridge.storage import (
     committed,
     current_settings,
     hold,
+    open_parquet,
     replace_tree,
     use_settings,
 )
@@ -245,3 +248,11 @@ def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, mon
     counted = {json.loads(file.read_text())["file"] for file in native.glob("_manifest/*.json")}
     assert counted == {path.relative_to(native).as_posix() for path in native.glob("date=*/*")}
     assert len(counted) == 2
+
+
+def test_tilde_that_no_shell_expanded_is_the_name_of_a_directory(tmp_path, monkeypatch):
+    """As in ``--out=~/report``."""
+    monkeypatch.chdir(tmp_path)
+    Path("~").mkdir()
+    parquet.write_table(pa.table({"key": [1]}), tmp_path / "~" / "verdicts.parquet")
+    assert open_parquet(Path("~/verdicts.parquet")).metadata.num_rows == 1

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka.cimpl import Consumer
 
 import bridge.forwarder.kafka_source as source_module
-from bridge.forwarder.service import forward_once, forward_until
+from bridge.forwarder.service import ForwardCounts, forward_once, forward_until
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandingWriter
@@ -166,6 +166,11 @@ def test_broker_that_falls_silent_before_the_commit_is_an_error(topic):
             match=r"not committed for group mqtrace-forward: .* does not answer; what was read since .* forwarded again",
         ):
             source.commit()
+
+
+def test_counts_of_many_passes_name_the_last_thousand_files():
+    moved = sum((ForwardCounts(parts=1, files=(str(number),)) for number in range(2_000)), ForwardCounts())
+    assert (moved.parts, moved.files[0], moved.files[-1]) == (2_000, "1000", "1999")
 
 
 def test_group_without_a_coordinator_is_one_error_line(topic):

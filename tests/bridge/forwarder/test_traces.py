@@ -196,6 +196,16 @@ def test_files_are_forwarded_once(files, open_files, delivery):
         changed.commit()
 
 
+def test_file_that_changes_after_it_was_read_is_named_once_while_the_forwarder_runs(files, open_files):
+    source = open_files()
+    list(source.drain())
+    (files / "raw.bin").write_bytes(body_of(pub("M3"), pub("M4")))
+    for named in ("raw.bin: changed since it was forwarded: give new content a new file name", ""):
+        source.new_bad = ""
+        list(source.drain())
+        assert source.new_bad == named
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [

@@ -137,6 +137,15 @@ def test_column_that_holds_no_bodies_is_refused(tmp_path):
         writers_of(str(tmp_path / "native.parquet"), [])
 
 
+def test_of_many_files_some_of_the_whole_range_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(writers, "MOST_FILES", 4)
+    for number in range(20):
+        spans(tmp_path / f"part-{number:02d}.jsonl", AGENT if number == 15 else "io.opentelemetry.x", MESSAGING)
+    result = writers_of([], str(tmp_path), native_writer="rocketmq")
+    why = f"profile java-agent: spans of scopes io.opentelemetry.x, {AGENT} in part-00.jsonl and 3 more"
+    assert result.reasons == {"profile": why}
+
+
 def test_zstd_file_of_frames_is_read_at_its_beginning(tmp_path):
     data = (DUAL / "app-4.9.8-dup" / "otlp.pb.framed").read_bytes() * 30
     path = tmp_path / "spans.zst"
