@@ -401,8 +401,9 @@ class _Appended:
         self.responses: list[Future[Any]] = []
         self.is_sealed = False
         self._body_length = 0
-        self._serialize, self._append = batch._serialize, batch.append  # noqa: SLF001 - where the body's size is known
-        batch._serialize, batch.append = self.serialize, self.append  # noqa: SLF001
+        self._append, batch.append = batch.append, self.append
+        if hasattr(batch, "_serialize"):  # where the body's size is known; aiokafka 0.10 appends bytes alone
+            self._serialize, batch._serialize = batch._serialize, self.serialize  # noqa: SLF001
         setattr(batch, _APPENDED, self)
 
     def serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
@@ -412,6 +413,7 @@ class _Appended:
 
     def append(self, *, timestamp: int | None, key: Any, value: Any, **more: Any) -> Any:
         """Append as the client does; a message that the batch took (the result is not ``None``) is remembered."""
+        self._body_length = len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
         taken = self._append(timestamp=timestamp, key=key, value=value, **more)
         if taken is not None and not self.is_sealed:
             self.messages.append(_Message(key, value, timestamp, more.get("headers"), self._body_length))
