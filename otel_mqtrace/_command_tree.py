@@ -76,9 +76,9 @@ _SECTION = re.compile(r"^(?P<name>[A-Z][a-z]+):\n(?P<body>(?:[ \t]+.*\n?|\n)*)",
 def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int:
     """Run the command that ``arguments`` name and return its exit code; no arguments mean ``--help``.
 
-    ``points`` defaults to the installed entry points. Raises ``UsageError`` for a command line that is wrong,
-    ``MissingExtraError`` for a command whose extra is not installed (some modules are loaded only when it is called),
-    ``MqTraceError`` for what the command itself refuses, ``KeyboardInterrupt`` when the user gives up.
+    ``points`` defaults to the installed entry points; typer answers an interrupt with the exit code 130. Raises
+    ``UsageError`` for a command line that is wrong, ``MissingExtraError`` for a command whose extra is not installed
+    (some modules are loaded only when it is called), ``MqTraceError`` for what the command itself refuses.
     """
     known = {point.name: point for point in (entry_points(group=COMMAND_GROUP) if points is None else points)}
     # Only the command that is called gets imported; the list of all is read when it is shown.
@@ -91,8 +91,6 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
     app = _app([called] if called else sorted(known.values(), key=lambda point: point.name), listed=listed)
     try:
         outcome = app(_rewritten(called, arguments) or ["--help"], prog_name=_NAME, standalone_mode=False)
-    except typer.Abort as error:
-        raise KeyboardInterrupt from error
     except SystemExit as error:  # what typer makes of a closed pipe
         if isinstance(error.__context__, BrokenPipeError):
             raise error.__context__ from error

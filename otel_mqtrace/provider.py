@@ -23,7 +23,6 @@ from otel_mqtrace._errors import MqTraceError, SubinterpreterError, reraise_from
 from otel_mqtrace._workers import ProcessLock, process_generation
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import end_all
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
@@ -206,18 +205,15 @@ class ProviderBinding:
             factory = self._factory_of(name)
             if factory is None:
                 continue
-            exporter = None if factory in types else self._build(name, factory)
-            if factory in types or type(exporter) in types:
-                if exporter is not None:  # made by a function
-                    guarded("exporter.shutdown")(exporter.shutdown)()
+            if factory in types:
                 _warn_once(
                     theirs[0],
                     f"the exporter {name!r} is on the application's own MqTraceSpanProcessor and is not added again: "
                     "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",
                 )
-                continue
-            self._warn_of_second_way(name, factory)
-            missing += [] if exporter is None else [exporter]
+            elif (exporter := self._build(name, factory)) is not None:
+                self._warn_of_second_way(name, factory)
+                missing.append(exporter)
         return missing
 
     def _warn_of_second_way(self, name: str, factory: Callable[..., SpanExporter]) -> None:

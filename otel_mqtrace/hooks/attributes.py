@@ -192,7 +192,7 @@ def _unchanged(value: AttributeValue) -> AttributeValue:
 
 
 def _number(value: AttributeValue) -> AttributeValue:
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    return int(str(value))
 
 
 def _legacy_type(value: AttributeValue) -> AttributeValue | None:

@@ -19,7 +19,6 @@ _R = TypeVar("_R")
 _log: Final = logging.getLogger(__name__)
 _failures: Final[defaultdict[str, int]] = defaultdict(int)
 _logged: Final[set[tuple[str, str]]] = set()
-_MAX_LOGGED: Final = 1_000  # an application that makes a class for each exception must not fill the memory
 
 
 def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]:
@@ -55,7 +54,7 @@ def note_failure(place: str) -> None:
     if is_interrupt:
         raise  # noqa: PLE0704 - as reraise_from_signal_handler()
     kind = place, getattr(sys.exc_info()[0], "__qualname__", "")
-    if kind not in _logged and len(_logged) < _MAX_LOGGED:
+    if kind not in _logged:
         _logged.add(kind)
         _log.warning("mqtrace: tracing failed in %s; the application is not affected", place, exc_info=True)
 

@@ -14,7 +14,7 @@ import pytest
 
 from otel_mqtrace.cli import main
 from otel_mqtrace.config import Settings
-from otel_mqtrace.doctor import checks
+from otel_mqtrace.doctor import broker, checks
 from otel_mqtrace.doctor.broker import examine_broker, examine_rocketmq
 from otel_mqtrace.doctor.checks import Checkup, examine_directories, examine_environment, examine_otlp
 from otel_mqtrace.doctor.child_process import examine_reports
@@ -320,6 +320,22 @@ def test_endpoint_is_probed_for_exporters_that_send_to_it(exporter, is_used):
     codes, checkup = _examined_otlp(exporter=exporter, endpoint="http://127.0.0.1:9")
     assert codes == ["otlp_unreachable"] * is_used
     assert (checkup.facts["otlp"] == "not used") is not is_used
+
+
+@pytest.mark.parametrize(
+    ("spool_dir", "warnings", "findings"),
+    [
+        (None, [], []),
+        ("spool", [], ["broker_unreachable"]),
+        (None, ["native traces wait on disk: the broker is away"], ["broker_unreachable"]),
+    ],
+)
+def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir, warnings, findings, monkeypatch):
+    monkeypatch.setattr(broker, "_TIMEOUT_S", 0.2)
+    account = {"NativeKafkaSpanExporter": {"exported": 1}}
+    checkup = Checkup(facts={"processes": [{"processors": [account], "warnings": warnings}]})
+    examine_broker(checkup, Settings(spool_dir=spool_dir), servers="127.0.0.1:9", probe=False)
+    assert [each.code for each in checkup.findings] == findings
 
 
 # -- a command that the doctor runs: it runs as ever, and then what went untraced in it is reported ----------------------
