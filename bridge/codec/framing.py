@@ -112,8 +112,8 @@ def unreadable(name: str, error: OSError) -> UnreadableInputError:
 def detect(stream: io.BufferedReader) -> Framing:
     """Detect the framing by the first bytes, without consuming them.
 
-    Parquet has its magic, JSON lines an opening brace or, behind a first line that is torn, the name of the body; they
-    may all be blank.
+    Parquet has its magic, JSON lines an opening brace or, behind a first line that is torn, the name of the body. Blank
+    lines alone are JSON lines.
     """
     from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR  # noqa: PLC0415  (mqtrace --help loads no codec)
 

@@ -133,9 +133,6 @@ def fill_template(template: str, value_of: Callable[[str], Any]) -> str | None:
     return _NAME.sub(lambda hit: quote(str(values[hit[1]]).encode("utf-8", "replace"), safe=""), template)
 
 
-LIGHT_PAGE: Final = "#fcfcfb"
-DARK_PAGE: Final = "#14181d"
-
 GREEN: Final = "#2f8f5b"
 BLUE: Final = "#3f7fc4"
 SKY: Final = "#3b93a8"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bridge.page.lanes import scale_spans
+from bridge.page.lanes import Bar, pack_rows, scale_spans
 from bridge.page.markup import Markup, content_policy, element
 from bridge.query.html import page, swimlane
 from bridge.query.search import Answer, Searched
@@ -95,6 +95,15 @@ def test_long_pause_is_cut_short_and_labelled():
     assert len(scale.gaps) == 1
     assert scale.x(20) - scale.x(0) > 200
     assert "10 min" in swimlane(events(story_of(pub(), *consume("R", T0 + 600_010))))
+
+
+def test_bars_and_their_words_never_overlap():
+    def bar(from_ms, words=""):
+        return Bar(from_ms=from_ms, until_ms=from_ms + 100, colour="", words=words, title="")
+
+    bars = [bar(0, "billing"), bar(50), bar(101), bar(300)]
+    rows = pack_rows(bars, scale_spans((bar.span for bar in bars), left=0, width=400))
+    assert [[bar.from_ms for bar in row] for row in rows] == [[0, 300], [50], [101]]
 
 
 def test_markup_escapes_all_but_markup():

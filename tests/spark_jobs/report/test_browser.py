@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import pytest
 
-from bridge.page.markup import DARK_PAGE, LIGHT_PAGE
 from bridge.query.html import page
 from bridge.query.search import Answer, Searched
 from spark_jobs.report.glossary import OUTCOME_COLOUR, VERDICT_COLOUR
@@ -248,7 +247,7 @@ def test_report_is_complete_without_script(browser, report):
         dom = tab.ask("document.documentElement.outerHTML")
         assert Page(dom).text == whole
         assert tab.ask("document.getElementById('filters').hidden") is True
-        assert tab.colour("body", "backgroundColor") == LIGHT_PAGE
+        assert tab.colour("body", "backgroundColor") == "#fcfcfb"
 
 
 def test_link_opens_the_sample_of_its_message(browser, report):
@@ -315,7 +314,7 @@ def test_page_is_accessible_and_legible_in_light_dark_narrow_and_print(browser, 
         assert findings(tab, source) == []
         tab.show_as(dark=True)
         assert findings(tab, source) == []
-        assert tab.colour("body", "backgroundColor") == DARK_PAGE
+        assert tab.colour("body", "backgroundColor") == "#14181d"
         tab.show_as(dark=True, media="print")
         assert tab.colour("body", "backgroundColor") == "#ffffff"
         tab.show_as()
