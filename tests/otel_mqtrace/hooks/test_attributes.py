@@ -321,7 +321,9 @@ def test_poll_and_settlement_have_old_span_names_under_legacy(monkeypatch, traci
         ConsumeHook(tracing=tracing).received(messages, start_ns=0)
     settle = SettleHook(tracing=tracing)
     settle.after(settle.before("commit"), [SettledOffset("orders", 0, 1)])
-    assert [each.name for each in exporter.take_all()] == ["orders receive", "receive", "orders commit"]
+    spans = exporter.take_all()
+    assert [each.name for each in spans] == ["orders receive", "receive", "orders commit"]
+    assert [each.attributes.get("messaging.operation") for each in spans] == ["receive", "receive", None]
 
 
 @pytest.mark.parametrize("asked", ["messaging/legacy", "messaging/dup"])

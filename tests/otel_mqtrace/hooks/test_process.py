@@ -390,12 +390,14 @@ class TestDecorated:
 
         assert handle("t") == "t"
 
-    async def test_decorated_coroutine_function_stays_one(self, exporter):
-        @process
-        async def handle(letter):
-            await let_others_run()
-            return ContextCode.FAILED if _offset() == 7 else None
+    @pytest.mark.parametrize("form", ["function", "object"])
+    async def test_decorated_coroutine_function_stays_one(self, exporter, form):
+        class Handler:
+            async def __call__(self, letter):
+                await let_others_run()
+                return ContextCode.FAILED if _offset() == 7 else None
 
+        handle = process(Handler() if form == "object" else Handler().__call__)
         assert inspect.iscoroutinefunction(handle)
         assert await handle(Letter(7)) is ContextCode.FAILED
         assert _codes(exporter) == ["FAILED"]

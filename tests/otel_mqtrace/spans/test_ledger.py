@@ -106,6 +106,13 @@ def test_ledger_is_limited_and_keeps_the_count(most, lost):
     assert kept[-1]["group"] is None
 
 
+def test_lost_span_with_an_impossible_time_costs_the_ledger_no_other():
+    losses = lane_losses()
+    losses.note("queue_full", lost_span(end_ns="soon"))
+    losses.note("queue_full", lost_span())
+    assert sum(row["count"] for row in losses.rows()) == 1
+
+
 def test_file_is_written_after_a_loss_at_most_every_five_seconds(tmp_path):
     clock = ManualClock()
     ledger = Ledger(tmp_path / "ledgers", clock=clock)

@@ -92,7 +92,8 @@ def test_batch_is_due_when_its_first_item_has_lingered_and_never_late(batch_size
             assert due_in_ms == latest_ms if is_exact else due_in_ms <= latest_ms
 
 
-def test_worker_that_stopped_is_woken_by_the_next_item():
+def test_worker_that_stopped_is_woken_by_the_next_item_and_while_items_are_refused():
+    """A full queue may be one that no thread could be started for: later there may be one."""
     woken = []
     queue = _queue(100, batch_size=100, wake_worker=lambda: woken.append("up"))
     queue.offer("first")
@@ -101,6 +102,11 @@ def test_worker_that_stopped_is_woken_by_the_next_item():
     queue.worker_stopped()
     queue.offer("after the death of the worker")
     assert len(woken) == 2
+    for _ in range(99):
+        queue.offer("fills it")
+    woken.clear()
+    assert [queue.offer("refused") for _ in range(64)] == [False] * 64
+    assert woken == ["up"]
 
 
 # -- finalizers, signal handlers, threads ------------------------------------------------------------------------------
