@@ -169,7 +169,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     def why_refused(item: EncodedLine | Refusal) -> str | None:
         return f"{_shown(file)}:{item.line}: {item.reason}" if isinstance(item, Refusal) else None
 
-    def encoded(results: Iterable[EncodedLine | Refusal]) -> Iterator[EncodedLine]:
+    def keep_encoded(results: Iterable[EncodedLine | Refusal]) -> Iterator[EncodedLine]:
         nonlocal replaced
         for item in results:
             if isinstance(item, EncodedLine):
@@ -178,14 +178,14 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
 
     with _opened(file) as stream:
         results = tally.counting(encode_lines(_lines(stream, _shown(file)), target, charset=charset), why_refused)
-        bodies = groupby(encoded(results), lambda one: repr(one.body_index))
+        bodies = groupby(keep_encoded(results), lambda one: repr(one.body_index))
         if as_lines:
             _write(dump(_body_line(list(records))) for _, records in bodies)
         else:
             _write(record.encoded.body for _, records in bodies for record in records)
     if replaced:
-        told = f"{plural(replaced, 'character')} replaced: U+0001 and U+0002 by _, what {charset} cannot encode by ?"
-        typer.echo(f"mqtrace: {told}", err=True)
+        replacements = f"U+0001 and U+0002 by _, what {charset} cannot encode by ?"
+        typer.echo(f"mqtrace: {plural(replaced, 'character')} replaced: {replacements}", err=True)
     return tally.report("record", "records", "refused")
 
 

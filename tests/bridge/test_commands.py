@@ -520,14 +520,14 @@ def test_refused_records_are_counted_and_the_rest_is_written(mqtrace):
 
 
 @pytest.mark.parametrize(
-    ("topic", "charset", "told"),
+    ("topic", "charset", "message"),
     [
         ("a\x01b\x02\ud800", "utf-8", "3 characters replaced: U+0001 and U+0002 by _, what utf-8 cannot encode by ?"),
         ("订", "latin-1", "1 character replaced: U+0001 and U+0002 by _, what latin-1 cannot encode by ?"),
     ],
 )
-def test_characters_that_encode_replaces_are_counted(mqtrace, topic, charset, told):
+def test_characters_that_encode_replaces_are_counted(mqtrace, topic, charset, message):
     record = json.dumps({"trace_type": "Pub", "msg_id": "ID", "topic": topic, "msg_type": "Normal_Msg"}).encode()
     code, out, err = mqtrace("encode", "--charset", charset, stdin=record)
-    assert (code, err) == (0, f"mqtrace: {told}\n")
+    assert (code, err) == (0, f"mqtrace: {message}\n")
     assert out.split(b"\x01")[4] in {b"a_b_?", b"?"}

@@ -32,9 +32,9 @@ _LINE = re.compile(r"(Pub|Sub) +(\S+) +(\S+) +(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) +
 def export(rocketmq_server):
     """Export contexts as an instrumented application does, and wait until the broker's index knows them."""
 
-    def write(*contexts, topic="RMQ_SYS_TRACE_TOPIC", **options):
-        rocketmq_server.export(*contexts, **options)
-        assert _find_messages(rocketmq_server, topic, contexts[0].beans[0].msg_id)
+    def write(*contexts):
+        rocketmq_server.export(*contexts)
+        assert _find_messages(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", contexts[0].beans[0].msg_id)
 
     return write
 
