@@ -295,6 +295,11 @@ def test_options_reach_the_codec_of_a_raw_body(mqtrace):
     assert (item["msg_type"], item["keys"]) == ("Order_Msg", "订单")
 
 
+def test_raw_body_of_utf_16_may_begin_with_its_byte_order_mark(mqtrace):
+    whole = mqtrace("decode", stdin=PUB)
+    assert mqtrace("decode", "--charset", "utf-16", stdin=PUB.decode().encode("utf-16")) == whole
+
+
 @pytest.mark.parametrize("command", [["decode"], ["decode", "--format", "table"], ["encode"]], ids=" ".join)
 @pytest.mark.parametrize("text", [b"", b"\n \n"])
 def test_empty_or_blank_input_is_no_error(mqtrace, command, text):

@@ -10,7 +10,7 @@ from spark_jobs.explain.evidence import (
     find_wanted_keys,
     merge_evidence,
 )
-from spark_jobs.explain.keys import narrow
+from spark_jobs.explain.keys import narrow, read_ids
 from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, VERDICT
@@ -64,3 +64,11 @@ def test_key_with_an_unknown_part_has_no_evidence():
     assert not evidence.is_known.any()
     assert evidence.count("keys").tolist() == [0]
     assert not evidence.value("first_ms").known.any()
+
+
+def test_ids_of_either_length_are_read_and_others_are_not():
+    texts = [uid(0xABCD, 0x12345678), "0" * 24 + uid(1, 2), uid(1).lower(), uid(1) + "\n", uid(1)[1:], None]
+    ids = read_ids(pa.array(["x", *texts]).slice(1))
+    assert ids.process.known.tolist() == [True, True, False, False, False, False]
+    assert (ids.counter.values[:2].tolist(), ids.drawn_ms.values[:2].tolist()) == ([0xABCD, 1], [0x12345678, 2])
+    assert len(np.unique(ids.process.values[:2])) == 2

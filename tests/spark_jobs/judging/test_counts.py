@@ -15,7 +15,7 @@ from spark_jobs.history.lifecycle import Runs, assign_lifecycle
 from spark_jobs.jobs.judge_tasks import Counted
 from spark_jobs.jobs.summarise import read_samples, read_slowest
 from spark_jobs.judging.columns import NullableInts, flatten_sides
-from spark_jobs.judging.counts import CountPlan, count_verdicts
+from spark_jobs.judging.counts import CountPlan, bucket_width_ms, count_verdicts
 from spark_jobs.judging.durations import (
     MEASURES,
     Durations,
@@ -234,6 +234,17 @@ def test_differing_values_of_slices_add_up(verdicts, counted, cut):
     both_sides = verdicts.filter(verdicts["field_verdicts"].is_valid())  # where none is null a slice copies nothing
     parts = [count_differing(flatten_sides(part)) for part in (both_sides[:cut], both_sides[cut:])]
     assert merge_differing(parts) == counted.differing
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "last_ms", "width_ms"),
+    [
+        *((0, 10_000, 1_000), (0, 100_000, 5_000), (0, 86_400_000, 600_000), (0, 0, 1_000)),
+        *((0, 30 * 86_400_000, 10_800_000), (0, 289 * 86_400_000, 172_800_000), (None, None, 600_000)),
+    ],
+)
+def test_buckets_of_ten_minutes_are_narrower_in_a_short_run_and_wider_in_a_long_one(first_ms, last_ms, width_ms):
+    assert bucket_width_ms(first_ms, last_ms) == width_ms
 
 
 def test_open_events_have_an_age_before_the_end_of_the_data():

@@ -246,6 +246,15 @@ def test_unfinished_file_is_read_up_to_its_last_whole_line(read):
     assert [drop.cause for drop in read(whole + whole[:40]).drops] == ["queue_full"]
 
 
+def test_separators_of_lines_inside_a_text_are_characters(tmp_path):
+    note = "\u2028\x85\x0c"
+    document = metric("processedSpans", ({"dropped": "true", "note": note}, 1, 2, 4))
+    (tmp_path / "json").write_text(2 * (json.dumps(document, ensure_ascii=False) + "\r\n"), encoding="utf-8")
+    prometheus = f'otelcol_exporter_send_failed_spans{{a="{note}"}} 3\r\n'
+    (tmp_path / "prometheus").write_text(prometheus, encoding="utf-8")
+    assert {drop.cause for drop in read_ledgers([str(tmp_path)]).drops} == {"queue_full", "send_failed"}
+
+
 def test_counters_of_our_own_processor_are_ignored_and_reported(read):
     """They do not say which side a lane writes; the ledger file does, and both would count a loss twice."""
     kind = {"error.type": "queue_full", "otel.component.type": "otel_mqtrace.spans.processor.MqTraceSpanProcessor"}
