@@ -33,6 +33,7 @@ def without_output() -> None:
 ERRORS: dict[str, BaseException] = {
     "usage": UsageError("no such thing;\n  try another"),
     "system": PermissionError(13, "Permission denied", "landing"),
+    "two": PermissionError(13, "Permission denied", "a.tmp", None, "report.html"),
     "gone": FileNotFoundError(2, "No such file", "a.jsonl"),
     "hostile": UsageError("\x1b[31mred\x07 \u202etxt"),
     "name": UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
@@ -135,6 +136,7 @@ def test_wrong_command_line_is_a_usage_error(arguments, message):
     [
         ("usage", 2, "mqtrace: error: no such thing; try another\n"),
         ("system", 2, "mqtrace: error: landing: Permission denied\n"),
+        ("two", 2, "mqtrace: error: [Errno 13] Permission denied: 'a.tmp' -> 'report.html'\n"),
         ("gone", 2, "mqtrace: error: a.jsonl: No such file; if it was removed or renamed meanwhile, run again\n"),
         ("hostile", 2, "mqtrace: error: \\x1b[31mred\\x07 \\u202etxt\n"),
         (

@@ -42,7 +42,7 @@ def test_id_with_an_ipv6_address_is_read_back():
     [
         ("0A9A002600002A9F0000000000002329", True),
         ("20010DB8000000000000000000000001" + "00002A9F" + "0000010000000000", True),
-        ("AC1415116D1418B4AAC217FE1B4E0000", False),
+        ("AC1415116D1418B42AC217FE1B4E0000", False),
         ("0A9A002600002A9FFFFFFFFFFFFFFFFF", False),
     ],
     ids=["IPv4", "IPv6", "unique id", "negative offset"],

@@ -164,6 +164,16 @@ def test_message_too_large_with_our_headers_alone_goes_without_them(
         assert span.attributes["messaging.message.id"] == f"{topic}-0@0"
 
 
+def test_message_too_large_without_headers_of_ours_is_serialised_once(producer_of, spans, topic):
+    sizes = []
+    conf = {"message_max_bytes": 10_000, "value_serializer": lambda value, _: sizes.append(len(value)) or value}
+    producer = producer_of({"propagation": False}, make_producer=SerializingProducer, **conf)
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        producer.produce(topic, value=b"x" * 20_000, headers=[("kind", b"order")])
+    assert sizes == [20_000]
+    assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
+
+
 def test_message_of_a_batch_too_large_with_our_headers_alone_goes_without_them(producer_of, spans, topic, stored):
     producer = producer_of(_under("send_each"), message_max_bytes=10_000)
     messages = [{"value": b"x" * 9_900}, {"value": b"x" * 20_000}]

@@ -208,6 +208,16 @@ async def test_send_under_way_is_not_ended_by_another_instrumentor(sending, span
     assert "mqtrace.send_outcome" not in spans.take().attributes
 
 
+async def test_message_too_large_without_headers_of_ours_is_serialised_once(sending, spans, topic):
+    sizes = []
+    conf = {"max_request_size": 10_000, "value_serializer": lambda value: sizes.append(len(value)) or value}
+    async with sending({"propagation": False}, **conf) as producer:
+        with pytest.raises(MessageSizeTooLargeError):
+            await producer.send(topic, b"x" * 20_000)
+    assert sizes == [20_000]
+    assert spans.take().attributes["error.type"] == "MESSAGE_SIZE_TOO_LARGE"
+
+
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 def test_span_of_a_collected_producer_ends(instrument, spans, topic):
     instrument()
