@@ -1,1 +1,1 @@
-"""Who sends what to whom: legs of messages, their journeys, and the sums that a dependency graph is drawn from."""
+"""Who sends what to whom: legs of messages, how each message ended, and the sums that the graph is drawn from."""
