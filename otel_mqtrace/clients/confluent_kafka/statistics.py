@@ -196,7 +196,7 @@ class ClientStatistics:
         self._reports.add(report)
 
     def observe(self, measurement: Measurement) -> Iterable[Observation]:
-        """Return one observation for each set of attributes; none while tracing is off or of an excluded topic."""
+        """Return one observation for each set of attributes; none of an excluded topic, or while tracing is off."""
         tracing = active.tracing
         if tracing is None:
             return []

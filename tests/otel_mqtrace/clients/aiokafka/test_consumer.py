@@ -240,6 +240,16 @@ async def test_settlement_is_linked_to_the_message_before_its_offset(handing, sp
         assert (each.attributes["messaging.kafka.offset"], each.parent.span_id) == (1, handled.context.span_id)
 
 
+async def test_commit_settles_nothing_of_a_partition_that_is_not_assigned_any_more(handing, spans, topic):
+    async with handing(b"1", settle_spans=True) as consumer:
+        await consumer.getone()
+        consumer.unsubscribe()
+        consumer.assign([TopicPartition(topic, 1)])
+        await consumer.commit()
+    assert "messaging.kafka.offset" not in spans.take("commit").attributes
+    spans.take(f"process {topic}")
+
+
 @pytest.mark.parametrize(
     ("offsets", "name", "error"),
     [
