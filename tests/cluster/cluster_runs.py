@@ -43,11 +43,6 @@ def submit(master: str, zipped: Path, *conf: str) -> list[str]:
     return [*command, *conf, SCRIPT]
 
 
-def conf_words(values: Mapping[str, str]) -> list[str]:
-    """Return Spark's settings as words of ``spark-submit``."""
-    return [word for name, value in values.items() for word in ("--conf", f"{name}={value}")]
-
-
 def put(source: Path, target: AnyPath) -> None:
     for file in source.rglob("*") if source.is_dir() else (source,):
         if file.is_file():

@@ -71,8 +71,7 @@ def connect_server(logs: Path, environment: dict[str, str]) -> Iterator[str]:
         "spark.driver.bindAddress": "127.0.0.1",
     }
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    arguments = ("--class", server, "--master", "local[2]", *options, "spark-internal")
+    arguments = ("--class", server, "--master", "local[2]", *conf_words(settings), "spark-internal")
     submit = (*_SPARK_CLASS, "org.apache.spark.deploy.SparkSubmit", *arguments)
     log = logs / "connect.log"
     with _server(log, environment, *submit, ready=_says(log, "Spark Connect server started")):
@@ -96,7 +95,12 @@ class TestStore:
 
     def conf(self) -> list[str]:
         """Return the settings as options of Spark's."""
-        return [word for name, value in self.settings.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
+        return conf_words({f"spark.hadoop.{name}": value for name, value in self.settings.items()})
+
+
+def conf_words(values: Mapping[str, str]) -> list[str]:
+    """Return Spark's settings as words of ``spark-submit``."""
+    return [word for name, value in values.items() for word in ("--conf", f"{name}={value}")]
 
 
 def _site(settings: Mapping[str, str]) -> str:

@@ -1,7 +1,6 @@
 """The commands of the how-to as they stand there, on a store and clusters that answer to the names of the page."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.cimpl import Producer
 from pyarrow import parquet
 
 from bridge.storage import as_path, remove_tree, use_settings
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.cluster.cluster_runs import LONGEST_S, ROOT, mqtrace, put, verdict_rows
-from tests.cluster.clusters import connect_server, hdfs, s3, spark_environment, standalone, yarn
+from tests.cluster.clusters import TestStore, connect_server, hdfs, s3, spark_environment, standalone, yarn
 from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
 from tests.support.documents import FENCE
 from tests.support.programs import run_program
+from tests.support.topics import put_messages
 
 pytestmark = pytest.mark.cluster
 
@@ -46,11 +45,12 @@ venv-pack() { cp "$ARCHIVE" "$2"; }
 class Reader:
     """Runs commands of the page; ``directory`` holds what they write beside the store."""
 
-    def __init__(self, directory: Path, names: dict[str, str], **environment: str) -> None:
-        self.directory, self.names = directory, names
+    def __init__(self, directory: Path, store: TestStore, names: dict[str, str]) -> None:
+        self.directory, self.store, self.names = directory, store, names
         (directory / "spark_jobs").symlink_to(ROOT / "spark_jobs")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {**spark_environment(PATH=path), **environment}
+        self.conf = store.configuration(directory / "conf")
+        self.environment = spark_environment(PATH=path, HADOOP_CONF_DIR=self.conf)
 
     def placed(self, text: str) -> str:
         for name, actual in self.names.items():
@@ -79,14 +79,11 @@ def reader(spans: Path, tmp_path_factory: Any) -> Iterator[Reader]:
     with s3(home) as store, EmbeddedKafka() as kafka:
         use_settings(store.settings)
         kafka.create_topic("RMQ_SYS_TRACE_TOPIC")
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-        for part in sorted((spans / "native").glob("*.parquet")):
-            for body in parquet.read_table(part)["body"].to_pylist():
-                producer.produce("RMQ_SYS_TRACE_TOPIC", value=body)
-        assert producer.flush(60) == 0
+        bodies = parquet.read_table(spans / "native")["body"].to_pylist()
+        put_messages(kafka.bootstrap_servers, "RMQ_SYS_TRACE_TOPIC", *bodies)
         for number, file in enumerate(sorted((spans / "otlp").iterdir())):
             put(file, as_path(f"{STORE}/otlp/2026-11-25-{number}.json"))
-        yield Reader(home, {"broker:9092": kafka.bootstrap_servers}, HADOOP_CONF_DIR=store.configuration(home / "conf"))
+        yield Reader(home, store, {"broker:9092": kafka.bootstrap_servers})
     use_settings({})
 
 
@@ -96,7 +93,7 @@ def expected(reader: Reader, tmp_path_factory: Any) -> Counter[str]:
     reader.run(block)
     sides = ["--native", f"{STORE}/landing/native", "--otlp", f"{STORE}/otlp"]
     out = tmp_path_factory.mktemp("expected")
-    mqtrace("reconcile", *sides, "--out", str(out), "--engine", "local", **_hadoop(reader))
+    mqtrace("reconcile", *sides, "--out", str(out), "--engine", "local", HADOOP_CONF_DIR=reader.conf)
     rows = verdict_rows(out)
     assert verdict_rows(REPORT) == rows
     assert rows.total() == 2 * MESSAGES
@@ -108,10 +105,6 @@ def report(expected: Counter[str]) -> Iterator[Counter[str]]:
     """The verdicts that a run has to leave in the report, which no run before it has touched."""
     remove_tree(REPORT)
     return expected
-
-
-def _hadoop(reader: Reader) -> dict[str, str]:
-    return {"HADOOP_CONF_DIR": reader.environment["HADOOP_CONF_DIR"]}
 
 
 def test_every_section_with_commands_is_walked_through():
@@ -172,17 +165,12 @@ def test_documented_commands_work_on_yarn(reader, report, elsewhere, tmp_path):
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(python, "bin/python")
     with hdfs(tmp_path) as store:
-        use_settings({**store.settings, **_settings_of(reader)})
+        use_settings({**store.settings, **reader.store.settings})
         put(as_path(f"{STORE}/landing"), as_path(f"{store.root}/landing"))
         put(as_path(f"{STORE}/otlp"), as_path(f"{store.root}/otlp"))
         conf = store.configuration(tmp_path / "conf")
         with yarn(tmp_path, Path(conf)):
             reader.run(*SECTIONS["Prepare the machines"], *SECTIONS["YARN"], HADOOP_CONF_DIR=conf, ARCHIVE=str(archive))
         rows = verdict_rows(f"{store.root}/report")
-    use_settings(_settings_of(reader))
+    use_settings(reader.store.settings)
     assert rows == report
-
-
-def _settings_of(reader: Reader) -> dict[str, str]:
-    site = (Path(reader.environment["HADOOP_CONF_DIR"]) / "core-site.xml").read_text()
-    return dict(re.findall(r"<name>(.*?)</name><value>(.*?)</value>", site))

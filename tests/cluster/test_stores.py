@@ -20,7 +20,6 @@ from tests.cluster.cluster_runs import (
     LONGEST_S,
     ROOT,
     arguments,
-    conf_words,
     mqtrace,
     put,
     run,
@@ -30,6 +29,7 @@ from tests.cluster.cluster_runs import (
 from tests.cluster.clusters import (
     TestStore,
     azure,
+    conf_words,
     connect_server,
     gcs,
     hdfs,

@@ -5,6 +5,7 @@ import inspect
 import sys
 import textwrap
 from collections import defaultdict
+from functools import partial
 from itertools import count
 
 import confluent_kafka
@@ -15,9 +16,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
-from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
-from otel_mqtrace.testing.embedded import EmbeddedKafka
+from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
 from tests.support.programs import run_python
+from tests.support.topics import put_messages
 
 PATIENCE_S = 30
 _numbers = count(1)
@@ -45,11 +46,8 @@ def run_code():
     return run
 
 
-@pytest.fixture(scope="session")
-def kafka():
-    """One embedded broker for the whole run; every test has its own topic."""
-    with EmbeddedKafka() as broker:
-        yield broker
+kafka = pytest.fixture(scope="session")(embedded_kafka)
+"""One broker for the whole run; every test has its own topic."""
 
 
 @pytest.fixture
@@ -169,15 +167,5 @@ def consumer_of(kafka):
 
 @pytest.fixture
 def fill(kafka):
-    """Put messages on a topic without tracing them: the client's own class, headers as given."""
-    original = confluent_kafka.cimpl.Producer
-
-    def put(topic, *messages):
-        # One batch for all: the embedded broker hands a consumer one at a time. Nothing lingers through a flush.
-        producer = original({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000})
-        producer.list_topics(topic, 10)  # or the first messages find their partition during the flush, one by one
-        for message in messages:
-            producer.produce(topic, **message)
-        assert producer.flush(10) == 0
-
-    return put
+    """Put messages on a topic without tracing them."""
+    return partial(put_messages, kafka.bootstrap_servers)

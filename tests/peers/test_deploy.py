@@ -14,9 +14,9 @@ import yaml
 
 from tests.peers.jaeger.server import JaegerQuery
 from tests.peers.peer import ServerProcess
-from tests.support.killing import kafka_sender
 from tests.support.native_vectors import recorded
 from tests.support.programs import answers, run_program
+from tests.support.topics import put_messages
 
 pytestmark = pytest.mark.peers
 
@@ -65,7 +65,7 @@ def bodies(kafka):
     """The trace messages of a Java application, on a topic made as the deployment makes it."""
     _make_topic(kafka)
     bodies = [each.body for each in recorded("dual-app-4.9.8-dup")]
-    kafka_sender(kafka.bootstrap_servers, TRACE_TOPIC, 1, seed=0)(bodies)
+    put_messages(kafka.bootstrap_servers, TRACE_TOPIC, *bodies)
     return bodies
 
 

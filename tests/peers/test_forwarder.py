@@ -1,10 +1,12 @@
 """The forwarder on a real Kafka and on a real RocketMQ broker, killed again and again."""
 
 import sys
+from functools import partial
 
 import pytest
 
-from tests.support.killing import forwarded_under_fire, kafka_sender
+from tests.support.killing import forwarded_under_fire
+from tests.support.topics import put_messages
 
 pytestmark = pytest.mark.peers
 
@@ -15,13 +17,15 @@ KILLS, SEED = 25, 1
 def on_kafka(kafka):
     """A source, and what sends to it."""
     topic = kafka.create_topic("forwarded-under-fire", partitions=3)
-    return f"kafka://{kafka.bootstrap_servers}/{topic}", kafka_sender(kafka.bootstrap_servers, topic, 3, seed=SEED)
+    return f"kafka://{kafka.bootstrap_servers}/{topic}", partial(
+        put_messages, kafka.bootstrap_servers, topic, partitions=3
+    )
 
 
 @pytest.fixture
 def on_rocketmq(rocketmq_server):
     topic = rocketmq_server.create_topic("FORWARDED_UNDER_FIRE", queues=4)
-    return f"rocketmq://{rocketmq_server.name_server}/{topic}", lambda bodies: rocketmq_server.send(topic, *bodies)
+    return f"rocketmq://{rocketmq_server.name_server}/{topic}", partial(rocketmq_server.send, topic)
 
 
 @pytest.mark.parametrize("broker", ["on_kafka", "on_rocketmq"])

@@ -11,12 +11,12 @@ from pathlib import Path
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.documents.stand_in import curl
-from tests.support.killing import kafka_sender
 from tests.support.landings import landed_bodies, records_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.programs import clean_environment, run_program
 from tests.support.rocketmq_remoting import TRACE_TOPIC, tracing_cluster
 from tests.support.source_tree import ROOT
+from tests.support.topics import put_messages
 
 _HERE = ROOT / "tests" / "documents"
 _MESSAGE_IDS = "AC1415116D1418B4AAC217FE1B4E0000|C00002027A9A4E0E2F2A6972872E01E4"
@@ -123,8 +123,6 @@ class World:
             "APPLICATION_SERVERS": self.kafka.bootstrap_servers,
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.receiver.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_METRICS_EXPORTER": "none",
-            "OTEL_LOGS_EXPORTER": "none",
             "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka",
         }
 
@@ -132,7 +130,7 @@ class World:
         """Put what the application has left into both trace topics, and its spans into a Collector's topic."""
         lines = (self.left.home / "traces.jsonl").read_bytes().splitlines()
         for topic, bodies in ((TRACE_TOPIC, self.left.bodies), ("otlp_spans", lines)):
-            kafka_sender(self.kafka.bootstrap_servers, topic, 1, seed=0)(bodies)
+            put_messages(self.kafka.bootstrap_servers, topic, *bodies)
         now_ms, keys = SystemClock().wall_ns() // 1_000_000, {"KEYS": f"{self.left.message_id} order-7"}
         self.rocketmq.brokers[0].put(*self.left.bodies, topic=TRACE_TOPIC, properties=keys, store_ms=now_ms)
 

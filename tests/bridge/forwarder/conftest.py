@@ -1,9 +1,9 @@
 import pytest
-from confluent_kafka.cimpl import Producer
 
 from bridge.forwarder.kafka_source import KafkaTraceSource
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.topics import put_messages
 
 
 @pytest.fixture
@@ -23,11 +23,8 @@ class TraceTopic:
         kafka.create_topic(self.name, 3)
 
     def send(self, *bodies, keys="k1 k2", **options):
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 0, "log_level": 0})
-        headers = [("KEYS", keys), ("KEYS", None)]
-        for body in bodies:
-            producer.produce(self.name, value=body, headers=headers, **options)
-        assert producer.flush(20) == 0
+        shared = {"headers": [("KEYS", keys), ("KEYS", None)], **options}
+        put_messages(self.servers, self.name, *({"value": body, **shared} for body in bodies))
 
     def source(self, **options):
         return KafkaTraceSource(self.servers, self.name, **options)

@@ -16,8 +16,9 @@ from otel_mqtrace.cli import main
 from otel_mqtrace.landing import claim
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from tests.support.killing import forwarded_under_fire, kafka_sender, running_forward
+from tests.support.killing import forwarded_under_fire, running_forward
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster, response_to
+from tests.support.topics import put_messages
 from tests.support.trace_stories import after, before, body_of, pub
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -342,7 +343,7 @@ def test_file_that_changed_after_it_was_forwarded_is_named_at_every_run(tmp_path
 def test_kill_9_loses_nothing_and_repeats_only_the_same_spans(tmp_path):
     with EmbeddedKafka() as kafka:
         kafka.create_topic("traces", 3)
-        send = kafka_sender(kafka.bootstrap_servers, "traces", 3, seed=7)
+        send = partial(put_messages, kafka.bootstrap_servers, "traces", partitions=3)
         output = forwarded_under_fire(f"kafka://{kafka.bootstrap_servers}/traces", send, tmp_path, kills=5, seed=7)
     assert output.spans > 100
     assert output.at_work > 2

@@ -18,8 +18,8 @@ from bridge.forwarder.run import ForwardOptions, run
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from tests.support.killing import kafka_sender
 from tests.support.landings import landed_bodies, landed_lines, records_of
+from tests.support.topics import put_messages
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 RECORDS = {"Pub": 120, "SubBefore": 222, "SubAfter": 222}
@@ -178,7 +178,7 @@ def test_topic_of_a_collector_becomes_a_trace_topic(capsys):
         kafka.create_topic("otlp_spans", 1)
         kafka.create_topic("RMQ_SYS_TRACE_TOPIC", 1)
         lines = (DUAL / "otlp.jsonl").read_bytes().splitlines()
-        kafka_sender(kafka.bootstrap_servers, "otlp_spans", 1, seed=0)([*lines, b"no span at all"])
+        put_messages(kafka.bootstrap_servers, "otlp_spans", *lines, b"no span at all")
         source, native = (
             f"kafka://{kafka.bootstrap_servers}/{topic}" for topic in ("otlp_spans", "RMQ_SYS_TRACE_TOPIC")
         )

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import confluent_kafka
 import pytest
-from confluent_kafka.cimpl import Producer as OwnProducer
 
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.kafka_archive import TopicArchive
@@ -13,9 +12,10 @@ from bridge.query.search import ArrivalRange
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.cli import main
 from otel_mqtrace.rocketmq.commands import ResponseCode
-from otel_mqtrace.testing.embedded import EmbeddedKafka
+from otel_mqtrace.testing import embedded_kafka
 from tests.support.archives import ID, T0, TOPIC, consume, landed, pub, search_once
 from tests.support.rocketmq_remoting import RemotingCluster
+from tests.support.topics import put_messages
 
 MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
 
@@ -116,24 +116,13 @@ def test_command_searches_a_cluster(cluster, capsys):
 
 
 # -- Kafka -----------------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def kafka():
-    with EmbeddedKafka() as broker:
-        yield broker
+kafka = pytest.fixture(scope="module")(embedded_kafka)
 
 
 def _filled(kafka, topic, messages):
     kafka.create_topic(topic, 3)
-    producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0, "log_level": 0})
-    for number, message in enumerate(messages):
-        producer.produce(
-            topic,
-            message.body,
-            partition=number % 3,
-            headers=[("KEYS", message.keys)],
-            timestamp=message.arrival_ms,
-        )
-    assert producer.flush(20) == 0
+    fields = ({"value": each.body, "headers": [("KEYS", each.keys)], "timestamp": each.arrival_ms} for each in messages)
+    put_messages(kafka.bootstrap_servers, topic, *fields, partitions=3)
     return topic
 
 

@@ -63,10 +63,6 @@ class JaegerQuery:
     def services(self) -> set[str]:
         return set(self._ask("/api/v3/services", {})["services"])
 
-    def operations(self, service: str) -> set[tuple[str, str]]:
-        operations = self._ask("/api/v3/operations", {"service": service})["operations"]
-        return {(operation["name"], operation["spanKind"]) for operation in operations}
-
     def calls(self) -> set[tuple[str, str]]:
         end_ms, lookback_ms = _us(datetime.now(timezone.utc) + _SOON) // 1000, int(_LONG.total_seconds()) * 1000
         links = self._ask("/api/dependencies", {"endTs": end_ms, "lookback": lookback_ms})

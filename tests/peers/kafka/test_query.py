@@ -8,6 +8,7 @@ from confluent_kafka.cimpl import Producer as OwnProducer
 from bridge.query.kafka_archive import MARGIN_MS, TopicArchive
 from bridge.query.search import ArrivalRange
 from tests.support.archives import landed, pub, search_once
+from tests.support.topics import put_messages
 
 pytestmark = pytest.mark.peers
 
@@ -24,12 +25,15 @@ def begin_ms():
 def topic(kafka, begin_ms):
     """One trace message an hour, M0 to M11, over two partitions, the second one behind the first."""
     name = kafka.create_topic("peer-query-hours", partitions=2)
-    producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    for hour in range(12):
-        (message,) = landed(pub(begin_ms + hour * HOUR_MS, msg_id=f"M{hour}"))
-        producer.produce(name, message.body, partition=hour % 2, timestamp=begin_ms + hour * HOUR_MS)
-    assert producer.flush(30) == 0
+    _put_each(kafka, name, [begin_ms + hour * HOUR_MS for hour in range(12)], partitions=2)
     return name
+
+
+def _put_each(kafka, topic, times_ms, **options):
+    """Put a trace message on a topic for each of these times, M0 and on."""
+    messages = landed(*(pub(at_ms, msg_id=f"M{number}") for number, at_ms in enumerate(times_ms)))
+    stamped = ({"value": each.body, "timestamp": at_ms} for each, at_ms in zip(messages, times_ms, strict=True))
+    put_messages(kafka.bootstrap_servers, topic, *stamped, **options)
 
 
 def _search(kafka, topic, arrivals, *msg_ids, key=None):
@@ -58,11 +62,7 @@ def test_messages_of_a_time_range_are_found(kafka, topic, begin_ms, first, last,
 
 def test_message_with_a_timestamp_out_of_order_is_found(kafka, begin_ms):
     name = kafka.create_topic("peer-query-out-of-order")
-    producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    for number, late_ms in enumerate((0, MARGIN_MS - 1_000, 500)):
-        (message,) = landed(pub(begin_ms, msg_id=f"M{number}"))
-        producer.produce(name, message.body, timestamp=begin_ms + late_ms)
-    assert producer.flush(30) == 0
+    _put_each(kafka, name, [begin_ms + late_ms for late_ms in (0, MARGIN_MS - 1_000, 500)])
     found, _ = _search(kafka, name, ArrivalRange(begin_ms, begin_ms + 1_000), "M0", "M1", "M2")
     assert found == ["M0", "M2"]
 

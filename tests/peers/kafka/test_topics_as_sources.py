@@ -13,6 +13,7 @@ from spark_jobs.sources.kafka import messages_in, topic_address, topic_ranges
 from tests.peers.kafka.broker import HERE
 from tests.peers.peer import jars_of
 from tests.support.programs import run_python
+from tests.support.topics import put_messages
 
 pytestmark = pytest.mark.peers
 
@@ -41,13 +42,13 @@ def address(kafka):
     The plain messages are of 1970: a broker left to its own retention would delete them all.
     """
     topic = kafka.create_topic(f"peer-sources-{next(_numbers)}", partitions=2, retention_ms="-1")
+    plain = {"partition": 0, "headers": [("KEYS", b"k1 k2")]}
+    put_messages(
+        kafka.bootstrap_servers,
+        topic,
+        *({"value": f"plain {number}", "timestamp": 1000 + number, **plain} for number in range(6)),
+    )
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
-    plain = OwnProducer(settings)
-    for number in range(6):
-        plain.produce(
-            topic, f"plain {number}".encode(), partition=0, headers=[("KEYS", b"k1 k2")], timestamp=1000 + number
-        )
-    assert plain.flush(30) == 0
     sender = OwnProducer({**settings, "transactional.id": topic})
     sender.init_transactions(30)
     for outcome in ("committed", "aborted"):

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.cimpl import Producer
 
 from bridge.otlp.detect import Side
 from bridge.storage import hold
@@ -25,6 +24,7 @@ from spark_jobs.sources.kafka import topic_address, topic_ranges
 from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.programs import run_python
 from tests.support.reading import PlainEngine, read_sources, read_verdicts, rows_in
+from tests.support.topics import put_messages
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 ODD_NAME = "part [1] %41+ü.jsonl"  # Hadoop would take it for a pattern, a URL for an escape
@@ -258,10 +258,8 @@ def kafka():
 
 
 def send(kafka, topic, values):
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    for at, value in enumerate(values):
-        producer.produce(topic, value, partition=at % 2 if topic == MINE else 0, timestamp=1_795_262_480_000)
-    assert producer.flush(30) == 0
+    messages = ({"value": value, "timestamp": 1_795_262_480_000} for value in values)
+    put_messages(kafka.bootstrap_servers, topic, *messages, partitions=2 if topic == MINE else 1)
 
 
 def events_of(sides):

@@ -1,7 +1,6 @@
 """Topics of a Kafka are sources like files: the same records and spans, each with its place, and offsets for the counts."""
 
 import base64
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -25,18 +24,15 @@ from spark_jobs.sources.kafka import (
     topic_address,
     topic_ranges,
 )
-from tests.support.killing import kafka_sender
+from tests.support.native_vectors import json_lines
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side, rows_in
+from tests.support.topics import put_messages
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 NATIVE = VECTORS / "dual" / "scenarios-5.3.3-old" / "native.jsonl"
 DUMPS = ("otlp_spans.kafka-proto.jsonl", "otlp_spans_json.kafka-json.jsonl")
 SPANS = VECTORS / "otlp" / "layouts" / "traces.jsonl"
 ORIGIN = {"path", "line", "partition", "offset", "arrival_ms"}
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +42,14 @@ def kafka():
         producer = Producer({"bootstrap.servers": running.bootstrap_servers, "log_level": 0})
         for topic, partitions in (("traces", 3), ("spans", 2), ("empty", 4)):
             running.create_topic(topic, partitions)
-        for at, line in enumerate(lines(NATIVE)):
+        for at, line in enumerate(json_lines(NATIVE)):
             body, keys = base64.b64decode(line["body_base64"]), line.get("keys")
             headers = [("KEYS", keys.encode())] if keys else []
             producer.produce("traces", body, partition=at % 3, headers=headers, timestamp=line["store_ms"])
         producer.produce("traces", None, key=b"tombstone", partition=0)
         producer.produce("traces", b"\x00no record", partition=1)
         for name in DUMPS:
-            for at, line in enumerate(lines(VECTORS / "otlp" / "kafka" / name)):
+            for at, line in enumerate(json_lines(VECTORS / "otlp" / "kafka" / name)):
                 producer.produce("spans", base64.b64decode(line["value_b64"]), partition=at % 2)
         producer.produce("spans", b'{"resourceSpans":[{"scopeS', partition=0)
         producer.produce("spans", b"Pub\x011700000000000\x01region\x02", partition=1)
@@ -81,7 +77,7 @@ def test_trace_topic_is_read_like_its_landing(kafka, tmp_path):
     bad = {row["path"]: row["reason"] for row in malformed_of(side)}
     assert bad[f"traces-0@{ends[0] - 1}"] == "no body (a tombstone)"
     assert bad[f"traces-1@{ends[1] - 1}"] == "unknown record type"
-    assert sum(ends.values()) == len(lines(NATIVE)) + 2
+    assert sum(ends.values()) == len(json_lines(NATIVE)) + 2
     assert [one.end for one in side.offsets if one.address.topic == "empty"] == [0, 0, 0, 0]
     assert side.offsets_without_message == 0
     arrivals = [{row["arrival_ms"] for row in events_of(read)} for read in (side, from_file)]
@@ -106,7 +102,7 @@ def test_topic_of_both_encodings_holds_the_spans_that_were_sent(kafka, tmp_path)
 def test_small_file_and_small_topic_are_both_read(kafka, tmp_path):
     """What the task writes of the one does not take the place of what it wrote of the other."""
     kafka.create_topic("small", partitions=1)
-    kafka_sender(kafka.bootstrap_servers, "small", 1, seed=0)(SPANS.read_bytes().splitlines())
+    put_messages(kafka.bootstrap_servers, "small", *SPANS.read_bytes().splitlines())
     once = otlp_side(tmp_path / "file", str(SPANS))
     twice = otlp_side(tmp_path / "both", str(SPANS), f"kafka://{kafka.bootstrap_servers}/small")
     assert len(events_of(twice)) == 2 * len(events_of(once))
@@ -173,7 +169,7 @@ def test_range_is_read_to_its_end(kafka):
 def test_offsets_removed_by_retention_are_skipped(kafka):
     """A range whose offsets are all gone ends; the mock keeps five megabytes of a partition."""
     kafka.create_topic("trimmed")
-    kafka_sender(kafka.bootstrap_servers, "trimmed", 1, seed=0)([b"x" * 900_000] * 12)
+    put_messages(kafka.bootstrap_servers, "trimmed", *[b"x" * 900_000] * 12)
     (held,) = topic_ranges(topic_address(kafka.bootstrap_servers, "trimmed"), {})
     assert held.first > 0
     gone = PartitionRange(address=held.address, partition=0, first=0, end=held.first)
