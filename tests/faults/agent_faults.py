@@ -7,10 +7,10 @@ from functools import partial
 from otel_mqtrace.model import ContextCode
 from tests.faults import changes as do
 from tests.faults.agent_spans import send_ids
-from tests.faults.calls import Application, Draft, consuming, received, sending
+from tests.faults.calls import Application, Draft, sending
 from tests.faults.own_faults import Fault, faults_of_both
 from tests.faults.own_scenes import attempts, kill_consumer
-from tests.faults.stage import Process, Stage
+from tests.faults.stage import CONSUMERS, Process, Stage
 from tests.faults.truth import LOST, NORMALISED, Event, Expected, by_design, one_sided
 
 _DELIVER = ("deliver", "deliver_old")
@@ -61,13 +61,12 @@ def _scene_batch_sent(stage: Stage) -> None:
 
 
 def _scene_batch_consumed(stage: Stage) -> None:
-    for to, fault in ((0, "a batch consumed, new names"), (1, "a batch consumed, old names")):
+    for to, fault in zip(CONSUMERS, ("a batch consumed, new names", "a batch consumed, old names"), strict=True):
         beans = [stage.bean() for _ in range(4)]
         for bean in beans:
-            stage.play(sending(stage.producer, stage.now_ms + 1000, bean))
-            stage.burn()
+            stage.play(stage.send(bean))
         stage.play(stage.deliver(*beans, to=to, cost_ms=43), do.nothing, NORMALISED, fault=fault)
-        stage.truth.scopes["POLL"] += to
+    stage.truth.scopes["POLL"] += 1  # by the one that uses old names
 
 
 def _scene_not_sampled(stage: Stage) -> None:
@@ -83,7 +82,7 @@ def _scene_not_sampled(stage: Stage) -> None:
             (do.span_lost, one_sided("native", "NOT_SAMPLED")) if number % 2 else (do.nothing, NORMALISED)
         )
         stage.play(sending(sampler, at_ms, bean), change, expected, fault=_SAMPLED)
-        other = stage.deliver(bean, to=1, after_ms=1500 + 100 * number)
+        other = stage.deliver(bean, to=CONSUMERS[1], after_ms=1500 + 100 * number)
         stage.play(other, change, expected, fault=_SAMPLED)
     ids = frozenset(bean.msg_id or "" for bean in beans[1::2])
 
@@ -134,9 +133,7 @@ def _scene_spanless_groups(stage: Stage) -> None:
             (puller, 0, lite_pull, "a lite pull consumer"),
             (other, 30, one_sided("native", "WRITER_SILENT"), "a consumer without the agent"),
         ):
-            at_ms = stage.now_ms + 3000 + number
-            attempt = stage.attempt(consumer)
-            call = consuming(consumer, at_ms, received(bean), attempt=attempt, cost_ms=cost_ms)
+            call = stage.deliver(bean, to=consumer, after_ms=3000 + number, cost_ms=cost_ms)
             stage.play(call, do.span_lost, expected, fault=fault)
 
 

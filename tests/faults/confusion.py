@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from tests.faults.truth import Event, Expected, Truth
+from tests.faults.truth import UNHARMED, Event, Expected, Truth
 
 NOTHING = "(nothing)"
 Row = Mapping[str, Any]
@@ -43,7 +43,7 @@ def compared(truth: Truth, rows: Iterable[Row]) -> list[Cell]:
         owner = {id(row): event for event, row in matches}
         pairs = _matched(expected, [row for _, row in matches])
         cells += [_cell(fault, owner.get(id(row), events[0]), want, row) for want, row in pairs]
-    cells += [_cell("none", event, None, row) for event, others in rows_of.items() for row in others]
+    cells += [_cell(UNHARMED, event, None, row) for event, others in rows_of.items() for row in others]
     return cells
 
 
@@ -80,7 +80,7 @@ def _cell(fault: str, event: Event, want: Expected | None, row: Row | None) -> C
 
 def _flaws(want: Expected, row: Row) -> tuple[str, ...]:
     wrong = [f"{name} is {row[name]}, not {value}" for name, value in want.also.items() if row[name] != value]
-    verdicts = (row["field_verdicts"] or {}).items()
+    verdicts = row["field_verdicts"].items()
     strange = {name: verdict for name, verdict in verdicts if verdict not in {"EQUAL", "NOT_COMPARABLE"}}
     if want.fields and strange != want.fields:
         wrong.append(f"fields {strange}, not {want.fields}")

@@ -10,8 +10,8 @@ from typing import Any
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from tests.faults import changes as do
 from tests.faults.calls import Call, ending, recalling
-from tests.faults.stage import Stage
-from tests.faults.truth import EXACT, LOST, Expected, one_sided
+from tests.faults.stage import CONSUMERS, Stage
+from tests.faults.truth import EXACT, LOST, UNHARMED, Expected, one_sided
 
 LENGTH_LIMIT = 24
 """The attribute length limit of the spans' SDK, told to the policy."""
@@ -60,7 +60,7 @@ def faults_of_both(
 ) -> tuple[Fault, ...]:
     """Return what can happen to ``every`` call, to sends and deliveries (``both``) or deliveries, by any instrumentation."""
     return (
-        Fault("nothing happens", every, do.nothing, usual),
+        Fault(UNHARMED, every, do.nothing, usual),
         Fault("native record lost, no drop counted", every, do.record_lost, one_sided("otlp", LOST)),
         Fault("native record landed twice", every, do.record_copied, _dup("NATIVE", "exact")),
         Fault("span written twice", every, do.copied(own_id=False), _dup("OTLP", "exact")),
@@ -189,7 +189,7 @@ def play_fault(stage: Stage, fault: Fault, on: str) -> None:
     makers: dict[str, Callable[..., Call]] = {
         "send": lambda **more: stage.send(bean, **more),
         "deliver": lambda **more: stage.deliver(bean, **more),
-        "deliver_old": lambda **more: stage.deliver(bean, to=1, **more),
+        "deliver_old": lambda **more: stage.deliver(bean, to=CONSUMERS[1], **more),
         "end": lambda **more: ending(stage.producer, stage.now_ms + 1500, bean, **commit, **more),
         "recall": lambda **more: recalling(stage.producer, stage.now_ms + 1600, bean, **more),
     }

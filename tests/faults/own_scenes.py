@@ -7,7 +7,7 @@ from functools import partial
 from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.loss_ledger import BUCKET_MS, Ledger
 from tests.faults import changes as do
-from tests.faults.calls import Application, Draft, consuming, ending, received, sending
+from tests.faults.calls import Application, Draft, ending, sending
 from tests.faults.own_spans import sdk_span, send_context
 from tests.faults.stage import BEGIN_MS, Process, Stage
 from tests.faults.truth import EXACT, LOST, Event, Expected, one_sided
@@ -26,8 +26,12 @@ def _scene_before_retention(stage: Stage) -> None:
         stage.play(
             sending(stage.producer, at_ms, bean), do.record_lost, expected, fault="before the trace topic begins"
         )
-        delivery = consuming(stage.consumers[0], at_ms + 500, received(bean), attempt=stage.attempt(stage.consumers[0]))
-        stage.play(delivery, do.record_lost, expected, fault="before the trace topic begins")
+        stage.play(
+            stage.deliver(bean, after_ms=at_ms + 500 - stage.now_ms),
+            do.record_lost,
+            expected,
+            fault="before the trace topic begins",
+        )
 
 
 def _scene_before_the_window(stage: Stage) -> None:
@@ -163,8 +167,7 @@ def kill_consumer(stage: Stage, *, deliveries: int, every_ms: int, after_ms: int
     last, fault = (do.span_lost, one_sided("native", "SHUTDOWN_WINDOW")), "last spans of a killed consumer lost"
     for number in range(deliveries):
         bean = stage.sent(at_ms=stage.now_ms + every_ms * number, after_ms=every_ms * number)
-        at_ms = stage.now_ms + every_ms * number + after_ms
-        call = consuming(killed, at_ms, received(bean), attempt=stage.attempt(killed))
+        call = stage.deliver(bean, to=killed, after_ms=every_ms * number + after_ms)
         stage.play(call, *last, fault=fault) if number >= deliveries - lost else stage.play(call)
 
 
@@ -179,7 +182,7 @@ def _scene_silent_writers(stage: Stage) -> None:
         stage.play(sending(audit, at_ms, bean), do.span_lost, one_sided("native", "WRITER_SILENT"), fault=silent)
         other = stage.bean()
         stage.play(stage.send(other))
-        call = consuming(archive, at_ms + 50, received(other), attempt=stage.attempt(archive))
+        call = stage.deliver(other, to=archive, after_ms=1050 + 100 * number)
         expected = one_sided("otlp", "WRITER_SILENT")
         stage.play(call, do.record_lost, expected, fault="a group without native trace")
 

@@ -11,7 +11,7 @@ from otel_mqtrace.testing import ManualClock
 from tests.faults.calls import Application, Call, Draft, consuming, message, received, sending
 from tests.faults.changes import Change, nothing
 from tests.faults.recording import Recording
-from tests.faults.truth import EXACT, Expected, Truth
+from tests.faults.truth import EXACT, UNHARMED, Expected, Truth
 
 BEGIN_MS = 1_793_489_400_000
 """2026-10-31T23:30:00Z: ids roll over with the month in UTC at once, in New York after 4.5 h; its clocks go back at +6.5 h."""
@@ -51,7 +51,6 @@ class Stage:
     process: Process = field(default_factory=lambda: Process("10.1.0.1", 4711))
     processes: dict[str, Process] = field(default_factory=dict)
     producer: Application = ORDERS
-    consumers: tuple[Application, ...] = CONSUMERS
     burns_ids: bool = False
     messages: int = 0
 
@@ -78,25 +77,29 @@ class Stage:
         self.process.new_id(self.now_ms)
 
     def deliver(
-        self, *beans: TraceBean, to: int = 0, after_ms: int = 2000, retry_times: int = 0, **fields: Any
+        self,
+        *beans: TraceBean,
+        to: Application = CONSUMERS[0],
+        after_ms: int = 2000,
+        retry_times: int = 0,
+        **fields: Any,
     ) -> Call:
         got = [received(bean, retry_times=retry_times) for bean in beans]
-        wanted = {"attempt": self.attempt(self.consumers[to]), **fields}
-        return consuming(self.consumers[to], self.now_ms + after_ms, *got, **wanted)
+        return consuming(to, self.now_ms + after_ms, *got, attempt=self.attempt(to), **fields)
 
     def chat(self) -> None:
         """Let every service do its usual work: the start and the end of a slot look alike for all."""
         bean = self.bean()
         self.play(self.send(bean, after_ms=10))
-        for to in range(len(self.consumers)):
-            self.play(self.deliver(bean, to=to, after_ms=100 + to))
+        for number, consumer in enumerate(CONSUMERS):
+            self.play(self.deliver(bean, to=consumer, after_ms=100 + number))
 
     def play(
         self,
         call: Call,
         change: Change = nothing,
         *expected: Expected,
-        fault: str = "none",
+        fault: str = UNHARMED,
     ) -> Draft:
         """Record what is left of a call after ``change`` and expect the verdicts of each of its events."""
         draft = self.record(call, change)

@@ -55,7 +55,7 @@ def faults_table(worlds: Mapping[str, Sequence[Cell]]) -> str:
     rows: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for world, cells in worlds.items():
         for cell in cells:
-            rows[_describe(cell), cell.got][world] += 1
+            rows[cell.fault, cell.got][world] += 1
     body = [
         [actual, f"`{got}`", *(str(counts[world] or "") for world in worlds)]
         for (actual, got), counts in sorted(rows.items(), key=lambda row: row[0])
@@ -63,17 +63,13 @@ def faults_table(worlds: Mapping[str, Sequence[Cell]]) -> str:
     return _table(["what happens", "what it is called", *worlds], body, right_from=2)
 
 
-def _describe(cell: Cell) -> str:
-    return "nothing happens" if cell.fault == "none" else cell.fault
-
-
 def rivals_table(cells: Sequence[Cell], rivals: Mapping[str, Calls]) -> str:
     """Return, per fault, what each calls its events; and below, how well each finds what was silently lost."""
     ours: dict[str, set[str]] = defaultdict(set)
     events: dict[str, set[Event]] = defaultdict(set)
     for cell in cells:
-        ours[_describe(cell)].add(cell.got)
-        events[_describe(cell)].add(cell.event)
+        ours[cell.fault].add(cell.got)
+        events[cell.fault].add(cell.event)
     body = [
         [
             event_name,

@@ -33,6 +33,7 @@ class Expected:
 EXACT = Expected(status="MATCHED_EXACT")
 NORMALISED = Expected(status="MATCHED_NORMALISED")
 LOST = "UNEXPLAINED"
+UNHARMED = "nothing happens"
 
 
 def one_sided(side: str, reason: str | None, **also: Any) -> Expected:

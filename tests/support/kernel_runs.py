@@ -10,12 +10,12 @@ from spark_jobs.judging.kernel import Judged, judge_slices
 from spark_jobs.judging.plan import Plan
 from spark_jobs.policy.policy import Policy, make_plan, read_policy
 from spark_jobs.schemas import EVENT, MENTION
+from tests.support.reading import plain_rows
 
 
 def judge_events(events: list[dict[str, Any]], *, policy: Policy | None = None) -> list[dict[str, Any]]:
     """Return the kernel's verdicts on ``events`` as mappings."""
-    rows = verdicts_on(events, policy=policy).to_pylist()
-    return [{**row, "field_verdicts": dict(row["field_verdicts"] or ())} for row in rows]
+    return plain_rows(verdicts_on(events, policy=policy))
 
 
 def verdicts_on(

@@ -83,8 +83,5 @@ def read_verdicts(out: Path) -> list[dict[str, Any]]:
 
 
 def plain_rows(verdicts: pa.Table) -> list[dict[str, Any]]:
-    rows = verdicts.to_pylist()
-    for row in rows:
-        if row.get("field_verdicts") is not None:
-            row["field_verdicts"] = dict(row["field_verdicts"])
-    return rows
+    """Return verdicts as mappings, which those of their fields are, too."""
+    return [{**row, "field_verdicts": dict(row["field_verdicts"] or ())} for row in verdicts.to_pylist()]

@@ -11,7 +11,7 @@ from typing import Any
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.exporters.packing import SpanPacker, has_record
@@ -22,19 +22,12 @@ from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 
 
-class Lane(SpanExporter):
+class Lane(RecordingExporter):
     """Keeps what a lane is given, starts as well."""
 
     exports_starts = True
     takes_records = True
     wants = staticmethod(has_record)
-
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
-
-    def export(self, spans: Any) -> SpanExportResult:
-        self.spans += spans
-        return SpanExportResult.SUCCESS
 
 
 class _LooksAtStarts(SpanProcessor):
@@ -76,7 +69,7 @@ def assert_equal(recorded: World, other: World, dialect: str, *, expect_records:
     assert all(isinstance(each, RecordSpan) is expect_records for each in ours)
     assert not any(isinstance(each, RecordSpan) for each in theirs)
     written = _parsed(encode_spans(ours).body)  # first: what reads the attributes of an event ends its own way to OTLP
-    for one, another in zip(recorded.lane.spans, other.lane.spans, strict=True):
+    for one, another in zip(recorded.lane.take_all(), other.lane.take_all(), strict=True):
         for _ in range(2):  # by a new template, and by the same again
             assert native_of([one], dialect) == native_of([another], dialect, encode_whole)
     assert written == _parsed(encode_by_opentelemetry(theirs).SerializeToString())

@@ -14,6 +14,7 @@ from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import Policy
 from spark_jobs.schemas import EVENT
 from tests.support.kernel_runs import facts_of, verdicts_on
+from tests.support.reading import plain_rows
 
 BUCKETS = 3
 ROWS_AT_ONCE = 20
@@ -51,9 +52,8 @@ def explain_buckets(buckets: Sequence[pa.Table], traffic: pa.Table, policy: Poli
 def rows_with(verdicts: pa.Table, given: Reasons) -> list[dict[str, Any]]:
     """Return verdict rows as dictionaries, the residue among them with its reasons."""
     reasons = zip(given.reasons.to_pylist(), given.details.to_pylist(), strict=True)
-    rows = verdicts.to_pylist()
+    rows = plain_rows(verdicts)
     for row, is_open in zip(rows, is_residue(verdicts), strict=True):
-        row["field_verdicts"] = dict(row["field_verdicts"] or ())
         if is_open:
             row["reason"], row["reason_detail"] = next(reasons)
     return rows
