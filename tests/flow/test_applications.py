@@ -53,8 +53,6 @@ def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
     environment = clean_environment(
         APPLICATION_SERVERS=kafka.bootstrap_servers,
         OTEL_TRACES_EXPORTER="console",
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
         OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="confluent_kafka",
         OTEL_SERVICE_NAME="shop",
     )

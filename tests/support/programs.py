@@ -55,9 +55,9 @@ def answers(*arguments: object) -> list[dict[str, Any]]:
 
 
 def clean_environment(**changes: Any) -> dict[str, Any]:
-    """Return this process's environment without settings of OpenTelemetry or ours, but with ``changes``."""
+    """Return this process's environment with ``changes`` as the only settings of OpenTelemetry and ours: spans are exported."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
-    return {**kept, **changes}
+    return {**kept, "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none", **changes}
 
 
 def run_in_child(act: Callable[[], Any]) -> int:

@@ -28,8 +28,6 @@ DOCTOR = (*MQTRACE, "doctor")
 QUIET = {
     "MQTRACE_EXPORTERS": "mqtrace_native_file",
     "OTEL_TRACES_EXPORTER": "none",
-    "OTEL_METRICS_EXPORTER": "none",
-    "OTEL_LOGS_EXPORTER": "none",
     "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka",
 }
 """Records go to files, and nothing else is on."""
@@ -50,7 +48,7 @@ def environment(tmp_path):
 def doctor(environment):
     """Run ``mqtrace doctor`` to its end."""
 
-    return lambda *arguments, typed=None, **changes: run_program(
+    return lambda *arguments, typed="", **changes: run_program(
         *DOCTOR, *arguments, env=environment(**changes), input=typed
     )
 
@@ -349,10 +347,19 @@ SERVERS, TOPIC = sys.argv[1:3]
 conf = {"bootstrap.servers": SERVERS, "log_level": 0}
 """
 HEALTHY = f"""{SDK}
-trace.set_tracer_provider(TracerProvider())
-MqTraceInstrumentor().instrument()
+from opentelemetry import propagate
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from otel_mqtrace import AioKafkaInstrumentor, MqTraceSpanProcessor
+from otel_mqtrace.testing import RecordingExporter
+provider = TracerProvider()
+if sys.argv[3] == "own":
+    provider.add_span_processor(MqTraceSpanProcessor(RecordingExporter()))
+propagate.set_global_textmap(TraceContextTextMapPropagator())
+for each in MqTraceInstrumentor(), AioKafkaInstrumentor():
+    each.instrument(tracer_provider=provider)
 producer = confluent_kafka.Producer(conf)
-producer.produce(TOPIC, b"x")
+for _ in range(15):
+    producer.produce(TOPIC, b"x")
 assert producer.flush(10) == 0
 print(sys.stdin.read().upper())
 sys.exit(7)
@@ -380,7 +387,7 @@ confluent_kafka.Producer = Stranger
 
 
 def test_healthy_command_has_no_findings(application, doctor, kafka, topic):
-    done = doctor("--", *application(HEALTHY), kafka.bootstrap_servers, topic, typed="hello")
+    done = doctor("--", *application(HEALTHY), kafka.bootstrap_servers, topic, "own", typed="hello")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("HELLO\n")
     for text in ("exit_code: 7", "process 1:\n", "healthy"):
@@ -456,27 +463,9 @@ def test_missing_program_is_one_line_and_a_finding_in_json(capsys):
     assert [each["code"] for each in json.loads(captured.out)["findings"]] == ["command_not_started"]
 
 
-OWN_PROVIDER = f"""{SDK}
-from opentelemetry import propagate
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from otel_mqtrace import AioKafkaInstrumentor, MqTraceSpanProcessor
-from otel_mqtrace.testing import RecordingExporter
-provider = TracerProvider()
-if sys.argv[3] == "own":
-    provider.add_span_processor(MqTraceSpanProcessor(RecordingExporter()))
-propagate.set_global_textmap(TraceContextTextMapPropagator())
-for each in MqTraceInstrumentor(), AioKafkaInstrumentor():
-    each.instrument(tracer_provider=provider)
-producer = confluent_kafka.Producer(conf)
-for _ in range(15):
-    producer.produce(TOPIC, b"x")
-assert producer.flush(10) == 0
-"""
-
-
 @pytest.mark.parametrize("processor", ["own", "ours"])
 def test_provider_given_in_code_records_and_is_reported_once(application, ask, kafka, topic, processor):
-    code, findings, facts = ask("--", *application(OWN_PROVIDER), kafka.bootstrap_servers, topic, processor)
+    code, findings, facts = ask("--", *application(HEALTHY), kafka.bootstrap_servers, topic, processor)
     assert (code, findings) == (0, {})
     (process,) = facts["processes"]
     assert set(process["clients"]) == {"confluent-kafka", "aiokafka"}
@@ -570,8 +559,6 @@ PROCESSES = f"""{SDK}
 import multiprocessing
 
 def send():
-    trace.set_tracer_provider(TracerProvider())
-    MqTraceInstrumentor().instrument()
     producer = confluent_kafka.Producer(conf)
     producer.produce(TOPIC, b"x")
     assert producer.flush(10) == 0
