@@ -1,7 +1,5 @@
 """A share group against a real Kafka: what is released comes again, and its spans count the deliveries."""
 
-from time import monotonic
-
 import confluent_kafka
 import pytest
 from confluent_kafka import AcknowledgeType, Producer
@@ -10,6 +8,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from otel_mqtrace import process
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
+from tests.peers.peer import until
 from tests.peers.traced import recording
 
 pytestmark = [
@@ -58,12 +57,9 @@ EXPLICIT = {"share.acknowledgement.mode": "explicit"}
 
 
 def _poll(consumer):
-    deadline = monotonic() + PATIENCE_SECONDS
-    while monotonic() < deadline:
-        batch = consumer.poll(1)
-        if batch:
-            return batch
-    raise AssertionError("no message came")
+    batch = until(lambda: consumer.poll(1), bool, patience_s=PATIENCE_SECONDS)
+    assert batch, "no message came"
+    return batch
 
 
 def _described(span):

@@ -34,7 +34,7 @@ def export(rocketmq_server):
 
     def write(*contexts):
         rocketmq_server.export(*contexts)
-        assert _find_messages(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", contexts[0].beans[0].msg_id)
+        assert _find_messages(rocketmq_server, contexts[0].beans[0].msg_id)
 
     return write
 
@@ -48,8 +48,9 @@ def _consumed(sent, **changes):
     return replace(sub(*sent.beans, before=False), **changes)
 
 
-def _printed(rocketmq_server, sent, *arguments):
-    output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", sent.beans[0].msg_id, *arguments)
+def _printed(rocketmq_server, msg_id):
+    """Return what mqadmin prints of a message: ``Pub`` or ``Sub``, group, host, milliseconds and status of each line."""
+    output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", msg_id)
     return [(kind, group, host, int(cost), status) for kind, group, host, _, cost, status in _LINE.findall(output)]
 
 
@@ -62,7 +63,7 @@ def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, expo
         _consumed(sent, group_name="billing", request_id="B" * 32, cost_ms=12),
         _consumed(sent, group_name="shipping", request_id="C" * 32, cost_ms=13),
     )
-    printed = _printed(rocketmq_server, sent)
+    printed = _printed(rocketmq_server, sent.beans[0].msg_id)
     assert [line for line in printed if line[0] == "Pub"] == [("Pub", "order-producers", "127.0.0.1", 7, "success")]
     assert sorted((group, status) for kind, group, _, _, status in printed if kind == "Sub") == [
         ("billing", "failed"),
@@ -71,14 +72,14 @@ def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, expo
     ]
     failed_send = _sent(success=False)
     export(failed_send)
-    assert [line[-1] for line in _printed(rocketmq_server, failed_send)] == ["failed"]
+    assert [line[-1] for line in _printed(rocketmq_server, failed_send.beans[0].msg_id)] == ["failed"]
 
 
 def test_compressed_body_is_read_by_mqadmin(rocketmq_server, export):
     """Above four kilobytes we compress as Java's producer does."""
     sents = [_sent() for _ in range(60)]
     export(*sents)
-    assert [line[0] for line in _printed(rocketmq_server, sents[30])] == ["Pub"]
+    assert [line[0] for line in _printed(rocketmq_server, sents[30].beans[0].msg_id)] == ["Pub"]
 
 
 def test_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_server, started, topic_of, receive_from):
@@ -96,9 +97,8 @@ def test_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_server, start
     finally:
         instrumentor.uninstrument()
         provider.shutdown()
-    assert _find_messages(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
-    output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", msg_id)
-    assert [(kind, who, status) for kind, who, _, _, _, status in _LINE.findall(output)] == [
+    assert _find_messages(rocketmq_server, msg_id)
+    assert [(kind, who, status) for kind, who, _, _, status in _printed(rocketmq_server, msg_id)] == [
         ("Pub", "order-producers", "success"),
         ("Sub", f"{topic}-billing", "success"),
     ]
@@ -114,18 +114,17 @@ def test_spans_of_the_recorded_java_agent_appear_in_mqadmin(rocketmq_server, tmp
     assert run(ForwardOptions(source=str(spans), native=native, once=True, timeout_ms=30_000), as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 564
     msg_id = "C000020262BB60E53B936993956C0003"
-    assert _find_messages(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
-    output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", msg_id)
-    printed = [(kind, group, status) for kind, group, _, _, _, status in _LINE.findall(output)]
-    assert {(kind, group) for kind, group, _ in printed if kind == "Sub"} == {
+    assert _find_messages(rocketmq_server, msg_id)
+    printed = _printed(rocketmq_server, msg_id)
+    assert {(kind, group) for kind, group, *_ in printed if kind == "Sub"} == {
         ("Sub", "CG_billing_d498dup"),
         ("Sub", "CG_shipping_d498dup"),
     }
-    assert [status for kind, _, status in printed if kind == "Pub"] == ["success"]
+    assert [status for kind, *_, status in printed if kind == "Pub"] == ["success"]
 
 
-def _find_messages(rocketmq_server, topic, msg_id):
-    return until(lambda: find_by_key(rocketmq_server.name_server, topic, msg_id), bool, patience_s=30)
+def _find_messages(rocketmq_server, msg_id):
+    return until(lambda: find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", msg_id), bool, patience_s=30)
 
 
 @pytest.fixture(scope="module")
