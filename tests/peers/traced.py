@@ -6,6 +6,7 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Message
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.resources import Resource
@@ -93,22 +94,6 @@ def of_message(payload: bytes) -> list[dict[str, Any]]:
 
 
 def of_sdk(span: ReadableSpan) -> dict[str, Any]:
-    """Return a span that the SDK ended in the same form."""
-    values = (
-        f"{span.context.trace_id:032x}",
-        f"{span.context.span_id:016x}",
-        f"{span.parent.span_id:016x}" if span.parent else None,
-        *(span.name, span.kind.name, span.start_time, span.end_time),
-        *(span.status.status_code.name, span.status.description or ""),
-        *(span.resource.attributes["service.name"], span.instrumentation_scope.name, _plain(span.attributes)),
-        [{"name": e.name, "time_ns": e.timestamp, "attributes": _plain(e.attributes)} for e in span.events],
-    )
-    links = [
-        (f"{each.context.trace_id:032x}", f"{each.context.span_id:016x}", _plain(each.attributes))
-        for each in span.links
-    ]
-    return {**dict(zip(_FIELDS, values, strict=True)), "links": links}
-
-
-def _plain(attributes: Any) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}
+    """Return a span that the SDK ended in the same form, as OpenTelemetry's exporters encode it."""
+    (encoded,) = of_message(encode_spans([span]).SerializeToString())
+    return encoded
