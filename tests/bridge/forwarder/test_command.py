@@ -54,11 +54,13 @@ def test_topic_is_forwarded_once_and_counted(topic, receiver, tmp_path, capsys):
 def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
     topic.send(body_of(pub(), before()), partition=0)
     options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
+    options += ["--messaging-system", "kafka"]
     assert main(["forward", *_options(topic, receiver, "--once", *options)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     summary = rf"1 trace message \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
     assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 span has one half only", out)
-    assert {service for spans in receiver.contents().values() for service, _ in spans} == {"mq"}
+    contents = [(service, b"kafka" in span) for spans in receiver.contents().values() for service, span in spans]
+    assert contents == [("mq", True)] * 2
 
 
 def test_topic_without_a_trace_record_is_one_line(topic, tmp_path, capsys):
@@ -326,7 +328,9 @@ def test_file_that_changed_after_it_was_forwarded_is_named_at_every_run(tmp_path
     source = tmp_path / "a.bin"
     source.write_bytes(body_of(pub()))
     options = ["forward", "--source", str(source), "--landing", str(tmp_path / "landing"), "--once"]
+    options += ["--state", str(tmp_path / "state")]
     assert main(options) == 0
+    assert {each.suffix for each in (tmp_path / "state").iterdir()} == {".json", ".lock"}
     source.write_bytes(body_of(pub(), pub("M2")))
     capsys.readouterr()
     for _ in range(2):

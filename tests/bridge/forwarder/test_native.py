@@ -149,14 +149,15 @@ def test_file_without_spans_is_counted_once_unless_there_are_native_bodies_only(
         _drained(_reader(source / "README.txt", tmp_path))
 
 
-def test_bad_line_at_the_beginning_of_a_growing_file_is_counted_once(source, tmp_path):
+def test_bad_line_of_a_growing_file_is_counted_once_and_a_cut_one_until_it_is_whole(source, tmp_path):
     lines = (source / "otlp.jsonl").read_bytes().splitlines(keepends=True)
     (source / "otlp.jsonl").write_bytes(b"damaged\n" + lines[0])
     with _reader(source, tmp_path) as reader:
         assert [message.offset for message in _drained(reader)] == [1]
-        with (source / "otlp.jsonl").open("ab") as file:
-            file.write(lines[1])
-        assert [message.offset for message in _drained(reader)] == [2]
+        for piece, offsets, cut in (lines[1][:100], [], {"otlp.jsonl": 3}), (lines[1][100:], [2], {}):
+            with (source / "otlp.jsonl").open("ab") as file:
+                file.write(piece)
+            assert ([message.offset for message in _drained(reader)], reader.cut_files) == (offsets, cut)
         assert (reader.bad_bodies, reader.first_bad) == (1, "otlp.jsonl:1: not OTLP traces")
 
 

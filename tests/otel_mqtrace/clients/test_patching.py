@@ -150,6 +150,7 @@ class Unusual(cimpl.Producer):
 
     produce = functools.partialmethod(cimpl.Producer.produce, "unusual")
     poll = Decorated(cimpl.Producer.poll)
+    abort_transaction = dict
 
     @staticmethod
     def flush(timeout=0):
@@ -159,9 +160,10 @@ class Unusual(cimpl.Producer):
 def test_methods_that_are_no_functions_work_as_before(producer_of):
     plain, traced = producer_of(False, Unusual), producer_of(make_producer=Unusual)
     for producer in (plain, traced):
-        assert producer.produce(b"x") is None
+        assert producer.produce("x") is None
+        assert producer.abort_transaction() == {}
         assert producer.poll(5) == 1
-        assert producer.flush(3) == 3
+        assert producer.flush(3) == type(producer).flush(3) == 3
 
 
 class Slim:

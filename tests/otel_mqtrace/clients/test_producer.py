@@ -187,15 +187,19 @@ def test_message_of_a_batch_too_large_with_our_headers_alone_goes_without_them(p
 @pytest.mark.parametrize("only_errors", [False, True])
 def test_message_refused_by_the_broker_is_recorded_at_its_report(producer_of, spans, kafka, topic, only_errors):
     calls = []
-    producer = producer_of(delivery_report_only_error=only_errors)
+    producer = producer_of(delivery_report_only_error=only_errors, linger_ms=60_000)  # one request, until the flush
     kafka.push_request_errors(kafka.PRODUCE, 10)
-    producer.produce(topic, b"x", on_delivery=lambda error, _: calls.append(error.name()))
+    for _ in range(2):  # the client counts the offsets of a refused request from -1: the second message has one
+        producer.produce(topic, b"x", on_delivery=lambda error, _: calls.append(error.name()))
     producer.flush(10)
-    span = spans.take(f"send {topic}")
-    record = trace_context_of(span)
-    assert [span.attributes["error.type"], *calls] == ["MSG_SIZE_TOO_LARGE"] * 2
-    assert (record.trace_type, record.success) == (TraceType.PUB, False)
-    assert span.attributes.keys().isdisjoint({"messaging.kafka.offset", "mqtrace.store_time", "mqtrace.send_outcome"})
+    refused = spans.take_all(f"send {topic}")
+    assert [span.attributes["error.type"] for span in refused] == calls == ["MSG_SIZE_TOO_LARGE"] * 2
+    for span in refused:
+        record = trace_context_of(span)
+        assert (record.trace_type, record.success) == (TraceType.PUB, False)
+        assert span.attributes.keys().isdisjoint(
+            {"messaging.kafka.offset", "mqtrace.store_time", "mqtrace.send_outcome"}
+        )
 
 
 @pytest.mark.parametrize("method", ["produce", "produce_batch"])
@@ -210,6 +214,19 @@ def test_span_without_a_report_of_success_ends_at_the_flush(producer_of, spans, 
     assert (span.attributes["mqtrace.send_outcome"], span.attributes["mqtrace.success"]) == ("not_awaited", True)
     assert span.attributes.keys().isdisjoint({"mqtrace.store_time", "messaging.kafka.offset", "error.type"})
     assert calls == []
+
+
+@pytest.mark.parametrize("callback", [None, "call"])
+def test_producer_older_than_instrument_awaits_the_report_of_a_call_with_a_callback(
+    instrument, producer_of, spans, topic, callback
+):
+    calls = []
+    producer = producer_of(False, SerializingProducer, on_delivery=lambda *_: calls.append("configuration"))
+    instrument()
+    own = {} if callback is None else {"on_delivery": lambda *_: calls.append(callback)}
+    span = _sent(producer, spans, topic, value=b"x", **own)
+    assert calls == [callback or "configuration"]
+    assert span.attributes.get("messaging.kafka.offset") == (None if callback is None else 0)
 
 
 def test_send_without_an_acknowledgement_has_no_offset_in_either_format(producer_of, spans, topic):

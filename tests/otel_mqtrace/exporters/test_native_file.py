@@ -48,6 +48,17 @@ def test_part_is_finished_at_its_age_without_more_records(traced, tmp_path):
         assert len(landed_lines(tmp_path)) == lines
 
 
+def test_part_of_a_lane_that_is_never_idle_is_finished_at_its_age(traced, tmp_path):
+    clock = ManualClock()
+    exporter = NativeFileSpanExporter(directory=tmp_path, clock=clock, max_part_age_millis=1000)
+    processor, trace = traced(exporter, max_export_batch_size=1)
+    for number, lines in (1, 0), (2, 2):
+        trace(pub(number))
+        processor.run_once()
+        assert len(landed_lines(tmp_path)) == lines
+        clock.advance(ms=1000)
+
+
 def test_shutdown_in_another_working_directory_finishes_the_part_and_refuses_later_spans(traced, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     processor, trace = traced(NativeFileSpanExporter(directory="landing"))

@@ -103,10 +103,10 @@ def exporter(receiver):
 @pytest.mark.parametrize(("status", "rejects", "exported", "failed"), [(200, 0, 2, 0), (400, 0, 0, 2), (200, 1, 1, 1)])
 def test_each_span_is_counted_once_under_its_reason(spans, receiver, exporter, status, rejects, exported, failed):
     receiver.status, receiver.rejects = status, rejects
-    exporter.export([_broken(), *spans])
+    exporter.export_batches([[_broken(), each] for each in spans])
     outcome = exporter.take_outcome()
-    assert (outcome.exported, outcome.failed, outcome.dropped) == (exported, failed, {"encode_error": 1})
-    assert outcome.lost[0] == "encode_error"
+    assert (outcome.exported, outcome.failed, outcome.dropped) == (exported, failed, {"encode_error": 2})
+    assert outcome.lost[0] == outcome.lost[2] == "encode_error"
     assert exporter.take_outcome() is None
 
 
@@ -175,8 +175,8 @@ def test_http_session_follows_a_redirect_and_posts_once_to_each_server():
     with OtlpReceiver() as moved, OtlpReceiver() as receiver:
         moved.status, moved.location = 307, f"{receiver.endpoint}/v1/traces"
         session = RepeatingSession()
-        for number in (1, 2):
-            assert session.post(f"{moved.endpoint}/v1/traces", data=b"").status_code == 200
+        for number, body in (1, b""), (2, b""), (3, None):
+            assert session.post(f"{moved.endpoint}/v1/traces", data=body).status_code == 200
             assert (moved.requests, receiver.requests) == (number, number)
 
 

@@ -14,7 +14,7 @@ from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, MessageDelivery, SpooledDelivery, Undelivered
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
-from otel_mqtrace.exporters.spool import Spool
+from otel_mqtrace.exporters.spool import Spool, encode_frame
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import GENEROUS_S
 from tests.support.native_spans import bean, pub
@@ -110,7 +110,8 @@ def test_spool_is_a_queue_of_messages_with_their_keys_across_restarts(tmp_path_f
             spool = Spool(directory, max_bytes=PLENTY)
         assert [each.message for each in spool.oldest(1000)] == oracle
         assert spool.waiting == len(oracle)
-        assert bool(spool.waiting_bytes) == bool(list(directory.iterdir())) == bool(oracle)
+        assert bool(list(directory.iterdir())) == bool(oracle)
+        assert spool.waiting_bytes == sum(len(encode_frame(each)) for each in oracle)
     spool.close()
 
 
@@ -164,6 +165,10 @@ def test_truncated_file_loses_the_truncated_message_only(spool, tmp_path):
     os.truncate(path, path.stat().st_size - 1)
     assert values(spool) == ["whole"]
     assert (spool.waiting, spool.corrupt_bytes > 0) == (1, True)
+    os.truncate(path, 0)
+    assert values(spool) == []
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_acknowledgement_that_cannot_be_written_is_kept_in_memory(spool, monkeypatch):
@@ -281,6 +286,7 @@ class Broker(MessageDelivery):
         self.takes = lambda _message: True
         self.taken = []
         self.waited_ms = []
+        self.forks = 0
 
     def deliver(self, messages, deadline):
         left = [each for each in messages if not self.takes(each)]
@@ -292,6 +298,9 @@ class Broker(MessageDelivery):
 
     def close(self, deadline):
         self.takes = lambda _message: False
+
+    def after_fork(self):
+        self.forks += 1
 
 
 @pytest.fixture
@@ -363,6 +372,13 @@ def test_files_of_other_processes_are_read_twice_a_minute_and_at_once_after_a_fo
     delivery.after_fork()
     delivery.idle()
     assert broker.taken == ["a", "b"]
+
+
+def test_forked_child_counts_none_of_its_parents_messages_and_has_a_delivery_of_its_own(delivery, broker, clock):
+    broker.takes = lambda _message: False
+    delivery.deliver([message("of the parent")], in_ms(clock, 300))
+    delivery.after_fork()
+    assert (delivery.stats()["spooled"], delivery.stats()["spool_waiting"], broker.forks) == (0, 0, 1)
 
 
 def test_shutdown_during_a_delivery_leaves_the_message_on_disk(delivery, broker, tmp_path):

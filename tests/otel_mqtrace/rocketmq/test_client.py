@@ -85,6 +85,9 @@ def test_silent_server_leaves_time_for_the_next(cluster):
         broker.answer_first(RequestCode.GET_MIN_OFFSET, SILENCE)
         queue = client.route("T").readable[0]
         assert client.bounds([queue]) == {queue: (0, 0)}
+        client.forget_route("T")
+        client.route("T")
+        assert len(mute.name_server.requests) == 1  # the next look-up begins with the server that answered
 
 
 def test_silent_broker_is_given_up_in_time_and_answers_that_came_meanwhile_are_used(cluster):
