@@ -225,8 +225,6 @@ def has_record(span: ReadableSpan) -> bool:
 
     A span whose type was taken by span limits is one too: it will be counted.
     """
-    if getattr(span, "is_record", False):
-        return True
     trace_type = raw_attribute(span, semconv.MQTRACE_TRACE_TYPE)  # on the application's thread
     if trace_type is None:
         return lost_its_type(span)
