@@ -16,7 +16,7 @@ from spark_jobs.schemas import EVENT
 from tests.support.kernel_runs import facts_of, verdicts_on
 from tests.support.reading import plain_rows
 
-BUCKETS = 3
+BUCKETS = 11
 ROWS_AT_ONCE = 20
 
 

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.explain.evidence import (
+    MOST_MOMENTS,
     ResidueRows,
     collect_evidence,
     collect_traffic,
@@ -64,6 +65,15 @@ def test_trace_traffic_adds_ids_and_ends_of_its_process_but_no_key():
     assert collect([lost_send(9)], "next1", traffic=traffic).moments(0) == [77]
     process = collect([lost_send(9)], "process", traffic=traffic)
     assert (process.count("keys")[0], int(process.value("otlp_ms").values[0])) == (1, 20_000)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_more_neighbours_than_are_kept_are_unknown_not_absent(tasks):
+    def neighbours(count: int) -> list[dict]:
+        return [{"kind": "consume", "msg_id": uid(10), "status": "PENDING"} for _ in range(count)]
+
+    assert collect([lost_send(9), *neighbours(MOST_MOMENTS)], "next1", tasks=tasks).moments(0) == [0] * MOST_MOMENTS
+    assert collect([lost_send(9), *neighbours(MOST_MOMENTS + 1)], "next1", tasks=tasks).moments(0) is None
 
 
 def test_counter_of_the_next_id_wraps_around():

@@ -264,3 +264,13 @@ def test_open_events_have_an_age_before_the_end_of_the_data():
     }
     assert counts.lifecycle == {"new": 4}
     assert sum(counts.open_age.values()) == 4
+
+
+@given(texts=st.lists(st.one_of(st.none(), st.text(max_size=30))))
+def test_only_equal_texts_have_equal_hashes(texts):
+    column = pa.array(texts, pa.string())
+    hashes = hash_texts(column).tolist()
+    assert len(set(hashes)) == len(set(texts))
+    assert hash_texts(column.dictionary_encode()).tolist() == hashes
+    if len(texts) > 1:
+        assert hash_texts(column.slice(1)).tolist() == hashes[1:]

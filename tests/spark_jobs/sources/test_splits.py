@@ -46,6 +46,13 @@ def test_lines_have_numbers_in_a_file_that_one_task_reads(tmp_path, monkeypatch)
     assert {line.number for split in split_file(file) for line in read_lines(split)} == {None}
 
 
+def test_file_that_is_not_of_lines_is_never_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(splits, "UNCUT_BYTES", 150)
+    monkeypatch.setattr(splits, "_LEAST_TASK_BYTES", 100)
+    (split,) = split_file(file_of(tmp_path / "packed", b"x" * 250, Layout.PROTO_FRAMED))
+    assert (split.begin, split.end) == (0, 250)
+
+
 def test_too_long_line_is_refused_in_the_executor(tmp_path, monkeypatch):
     """Behind the first one, which is looked at before Spark starts."""
     monkeypatch.setattr(splits, "LONGEST_LINE_BYTES", 1000)
