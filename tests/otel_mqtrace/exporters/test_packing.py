@@ -207,3 +207,12 @@ def test_cut_record_is_counted_and_logged_once_with_its_limit(limited, caplog, l
     assert counts == stats
     lines = [each.getMessage() for each in caplog.records if "incomplete" in each.getMessage()]
     assert [f"OTEL_{variable}_LIMIT" in line for line in lines] == [True] * bool(variable)
+
+
+def test_cut_span_of_another_library_is_not_a_lost_record(tmp_path):
+    processor = MqTraceSpanProcessor(NativeFileSpanExporter(directory=tmp_path), background=False)
+    provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=1), shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    provider.get_tracer("another").start_span("send orders", attributes={"a": 1, "b": 2}).end()
+    assert processor.stats()["NativeFileSpanExporter"]["offered"] == 0
+    provider.shutdown()

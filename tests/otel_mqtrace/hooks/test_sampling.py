@@ -122,8 +122,11 @@ def test_certain_decision_follows_the_sampler_and_the_parent(sampler: Sampler, d
     parents = [ROOT, *(parent(sampled=flag, remote=remote) for remote in (True, False) for flag in (True, False))]
     assert [known.decision_under(each)[0] for each in parents] == decisions
     for each, decision in zip(parents, decisions, strict=True):
-        span = known.tracer.start_span("s", trace.set_span_in_context(NonRecordingSpan(each), Context()))
-        assert decision is None or span.is_recording() is (decision is KEEP)
+        for flags in (each.trace_flags, each.trace_flags | 2):  # a trace id that says to be random
+            above = SpanContext(each.trace_id, each.span_id, each.is_remote, TraceFlags(flags))
+            span = known.tracer.start_span("s", trace.set_span_in_context(NonRecordingSpan(above), Context()))
+            expected = (span.is_recording(), span.get_span_context().trace_flags)
+            assert decision is None or (decision is KEEP, known.decision_under(above)[1]) == expected
 
 
 def _make_derived(kind: type, **methods: Any) -> Any:
