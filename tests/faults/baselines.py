@@ -30,13 +30,13 @@ _COPY = "copy"
 
 def tables(corpus: Corpus, root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the events of both sides as the two tables that are compared."""
-    files = corpus.recording.lay_down(root, Laid())
+    sources = corpus.recording.lay_down(root, Laid())
     work = root / "normalised"
     work.mkdir()
     options = ReadOptions(native_writer=corpus.options["native_writer"])
     with LocalEngine(1) as engine:
-        native = read_sources(engine, Side.NATIVE, (files.native,), work / "native", options)
-        otlp = read_sources(engine, Side.OTLP, (files.otlp,), work / "otlp", options)
+        native = read_sources(engine, Side.NATIVE, sources["native"], work / "native", options)
+        otlp = read_sources(engine, Side.OTLP, sources["otlp"], work / "otlp", options)
     sides = _merged_halves(_plain(native)), _plain(otlp).drop(columns="half")
     wanted = list(dict.fromkeys((*corpus.join, *_EVENT, *COMPARED_FIELDS)))
     one, other = (side[wanted].reset_index(drop=True) for side in sides)

@@ -134,7 +134,8 @@ def _burst(stage: Stage, side: str, lost: int, counted: int, *, after_ms: int = 
     losses = Ledger(None, clock=stage.clock).add_lane(side=side, component="queue")
     here = stage.now_ms + 10_000 + after_ms
     at_ms = here - here % BUCKET_MS + 1000
-    words = [one_sided(_other(side), _COUNTED)] * counted + [one_sided(_other(side), LOST)] * (lost - counted)
+    kept = "otlp" if side == "native" else "native"
+    words = [one_sided(kept, _COUNTED)] * counted + [one_sided(kept, LOST)] * (lost - counted)
     fault = f"{side} queue full, {'all' if lost == counted else 'some'} counted"
     events = []
     for number in range(lost):
@@ -145,10 +146,6 @@ def _burst(stage: Stage, side: str, lost: int, counted: int, *, after_ms: int = 
         events += call.events
     stage.truth.expect_among(events, fault, *words)
     stage.recording.ledgers.append({"ledger_version": 1, "rows": losses.rows()})
-
-
-def _other(side: str) -> str:
-    return "otlp" if side == "native" else "native"
 
 
 def _scene_process_ends(stage: Stage) -> None:

@@ -22,15 +22,6 @@ class Laid:
     landing: tuple[str, ...] = ("jsonl",)
 
 
-@dataclass(frozen=True)
-class Files:
-    """Where the corpus lies, as ``mqtrace reconcile`` takes it."""
-
-    native: Path
-    otlp: Path
-    ledger: tuple[Path, ...]
-
-
 @dataclass
 class Recording:
     """Bodies of trace messages, lines of spans, and what was counted as lost.
@@ -52,8 +43,8 @@ class Recording:
         ended_ms = (context.timestamp_ms or 0) + (context.cost_ms or 0) * (context.trace_type is TraceType.PUB)
         self.bodies.append((ended_ms + record.late_ms, body))
 
-    def lay_down(self, root: Path, laid: Laid) -> Files:
-        """Write everything under ``root``."""
+    def lay_down(self, root: Path, laid: Laid) -> dict[str, tuple[str, ...]]:
+        """Write everything under ``root``; return the sources by the options of ``mqtrace reconcile``."""
         bodies, lines = list(self.bodies), list(self.lines)
         if laid.shuffle is not None:
             random.Random(laid.shuffle).shuffle(bodies)
@@ -69,7 +60,8 @@ class Recording:
         counted |= {f"collector-{number}.txt": text for number, text in enumerate(self.prometheus)}
         for name, text in counted.items():
             _write(root / "ledger" / name, [text])
-        return Files(root / "landing", root / "otlp", tuple(root / "ledger" / name for name in counted))
+        ledger = tuple(str(root / "ledger" / name) for name in counted)
+        return {"native": (str(root / "landing"),), "otlp": (str(root / "otlp"),), "ledger": ledger}
 
 
 def _write(path: Path, lines: list[str]) -> None:

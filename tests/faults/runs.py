@@ -26,17 +26,8 @@ class Judged:
 
 def reconciled(corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED, engine: str = "local") -> Judged:
     """Lay the corpus down under ``root`` and reconcile it: locally, or on Spark."""
-    files = corpus.recording.lay_down(root, laid)
+    sources = corpus.recording.lay_down(root, laid)
     policy = root / "policy.toml"
     policy.write_text(corpus.policy, encoding="utf-8")
-    options = ReconcileOptions(
-        native=(str(files.native),),
-        otlp=(str(files.otlp),),
-        out=root / "out",
-        policy=policy,
-        ledger=tuple(map(str, files.ledger)),
-        engine=engine,
-        **corpus.options,
-    )
-    result = run(options)
-    return Judged(result, read_verdicts(root / "out"))
+    options = ReconcileOptions(**sources, out=root / "out", policy=policy, engine=engine, **corpus.options)
+    return Judged(run(options), read_verdicts(root / "out"))
