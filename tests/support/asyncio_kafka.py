@@ -1,14 +1,8 @@
-"""How the tests of a traced aiokafka client run: one story in a loop of its own, with real clients on a real broker."""
+"""Real aiokafka clients on a real broker."""
 
-import asyncio
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-
-
-def play(story, *, patience_s=30):
-    """Run the coroutine function ``story`` to its end in a new loop; fail when it takes longer than any step should."""
-    return asyncio.run(asyncio.wait_for(story(), patience_s))
 
 
 @asynccontextmanager

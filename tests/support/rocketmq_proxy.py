@@ -201,6 +201,16 @@ def _transaction_id(message):
     return f"transaction of {message.system_properties.message_id}"
 
 
+def message_of(topic, body=b"hello", *, properties=None, **fields):
+    """Return a message of a topic, with any of its fields."""
+    made = rocketmq.Message()
+    for name, value in {"topic": topic, "body": body, **fields}.items():
+        setattr(made, name, value)
+    for name, value in (properties or {}).items():
+        made.add_property(name, value)
+    return made
+
+
 @contextmanager
 def clients_of(endpoints):
     """Give a function that starts a client of a proxy, given its class and further arguments; all are shut down."""

@@ -97,7 +97,7 @@ def consuming(instrument, fill, consumer_of, topic):
     """
 
     def start(*messages, conf=None, **options):
-        fill(topic, *(each if isinstance(each, dict) else {"value": each} for each in messages or [b"x"]))
+        fill(topic, *messages or [b"x"])
         instrument(**options)
         return consumer_of(topic, **(conf or {}))
 

@@ -1,5 +1,7 @@
 """aiokafka under tracing against a real Kafka: groups, transactions that readers respect, the cluster's own id."""
 
+import asyncio
+
 import pytest
 from aiokafka import AIOKafkaConsumer
 
@@ -7,7 +9,7 @@ from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.peers.traced import recording
-from tests.support.asyncio_kafka import play, producing
+from tests.support.asyncio_kafka import producing
 
 pytestmark = pytest.mark.peers
 
@@ -43,7 +45,7 @@ def test_messages_of_a_group_are_handled_once(kafka, spans):
                 await consumer.commit()
         return seen
 
-    seen = play(story, patience_s=90)
+    seen = asyncio.run(asyncio.wait_for(story(), 90))
     assert sorted(seen) == [b"%d" % n for n in range(6)]
     sent = spans.take_all(f"send {topic}")
     handled = spans.take_all(f"process {topic}")

@@ -10,6 +10,7 @@ from rocketmq.v5.exception import ClientException
 
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from tests.peers.traced import recording
+from tests.support.rocketmq_proxy import message_of
 
 pytestmark = pytest.mark.peers
 
@@ -23,18 +24,9 @@ def spans():
         yield exporter
 
 
-def _message(topic, body=b"hello", **fields):
-    made = rocketmq.Message()
-    made.topic, made.body = topic, body
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
-
-
 def test_spans_of_a_message_agree_with_the_broker(spans, started, topic_of, receive_from, rocketmq_server):
     topic = topic_of()
-    mine = _message(topic, tag="paid", keys="order-1")
-    mine.add_property("shop", "berlin")
+    mine = message_of(topic, tag="paid", keys="order-1", properties={"shop": "berlin"})
     receipt = started(rocketmq.Producer, [topic]).send(mine)
     consumer, receive = receive_from(topic)
     (received,) = receive()
@@ -62,7 +54,7 @@ def test_spans_of_a_message_agree_with_the_broker(spans, started, topic_of, rece
 def test_delayed_message_may_be_recalled(spans, started, topic_of):
     topic = topic_of("DELAY")
     producer = started(rocketmq.Producer, [topic])
-    receipt = producer.send(_message(topic, delivery_timestamp=int(time()) + 600))
+    receipt = producer.send(message_of(topic, delivery_timestamp=int(time()) + 600))
     assert producer.recall_message(topic, receipt.recall_handle) == receipt.message_id
     with pytest.raises(ClientException):
         producer.recall_message(topic, "no handle of anybody")
@@ -83,9 +75,9 @@ def test_transactions_end_by_the_application_or_a_check_of_the_broker(spans, sta
 
     producer = started(rocketmq.Producer, [topic], _TakesBack())
     committed, forgotten = producer.begin_transaction(), producer.begin_transaction()
-    one = producer.send(_message(topic, b"1"), committed)
+    one = producer.send(message_of(topic, b"1"), committed)
     committed.commit()
-    two = producer.send(_message(topic, b"2"), forgotten)
+    two = producer.send(message_of(topic, b"2"), forgotten)
     consumer, receive = receive_from(topic)
     (received,) = receive()
     consumer.ack(received)
@@ -122,7 +114,7 @@ def test_push_consumer_retries_after_a_failure(rocketmq_server, started, topic_o
             return ConsumeResult.SUCCESS if message.delivery_attempt == 3 else ConsumeResult.FAILURE
 
     with recording(RocketMqInstrumentor(), settle_spans=True) as spans:
-        started(rocketmq.Producer, [topic]).send(_message(topic))
+        started(rocketmq.Producer, [topic]).send(message_of(topic))
         group = rocketmq_server.create_group(f"{topic}-push")
         consumer = started(rocketmq.PushConsumer, group, _ThirdTime(), {topic: rocketmq.FilterExpression()})
         assert [calls.get(timeout=_PATIENCE_SECONDS) for _ in range(3)] == [1, 2, 3]

@@ -21,6 +21,7 @@ from otel_mqtrace.model import ContextCode
 from tests.peers.peer import until
 from tests.support.archives import find_by_key, search_once
 from tests.support.native_spans import pub, sub
+from tests.support.rocketmq_proxy import message_of
 
 pytestmark = pytest.mark.peers
 
@@ -88,9 +89,7 @@ def test_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_server, start
     options = {"exporters": ["mqtrace_native_rocketmq"], "group_name": "order-producers"}
     instrumentor.instrument(tracer_provider=provider, namesrv=rocketmq_server.name_server, **options)
     try:
-        message = rocketmq.Message()
-        message.topic, message.body = topic, b"hello"
-        msg_id = started(rocketmq.Producer, [topic]).send(message).message_id
+        msg_id = started(rocketmq.Producer, [topic]).send(message_of(topic)).message_id
         consumer, receive = receive_from(topic)
         consumer.ack(*receive())
         consumer.shutdown()

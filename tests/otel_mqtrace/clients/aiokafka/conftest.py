@@ -21,7 +21,7 @@ def handing(instrument, kafka, fill, topic):
     def start(*messages, conf=None, **options):
         if messages and isinstance(messages[0], int):
             messages = [{"value": b"x" * (n + 1), "headers": [("UNIQ_KEY", f"ID{n}")]} for n in range(messages[0])]
-        fill(topic, *(each if isinstance(each, dict) else {"value": each} for each in messages or [b"x"]))
+        fill(topic, *messages or [b"x"])
         instrument(**options)
         return consuming(kafka, topic, **(conf or {}))
 

@@ -16,7 +16,7 @@ from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
+from tests.support.asyncio_kafka import consumer_of, consuming, producing
 from tests.support.consuming import code_of, current_span_id, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT
 
@@ -181,7 +181,7 @@ def test_message_of_a_collected_consumer_ends(instrument, spans, fill, kafka, to
 
         assert await asyncio.create_task(leave_it_behind()) == "left"
 
-    play(story)
+    asyncio.run(asyncio.wait_for(story(), 30))
     gc.collect()
     drain_deferred_ends()
     assert [code_of(span) for span in spans.take_all()] == [ContextCode.RETURNNULL]

@@ -20,7 +20,7 @@ from otel_mqtrace.instrumentor import AioKafkaInstrumentor, MqTraceInstrumentor
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from tests.support.asyncio_kafka import consuming, play, producing
+from tests.support.asyncio_kafka import consuming, producing
 from tests.support.consuming import let_others_run
 
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -232,7 +232,7 @@ def test_span_of_a_collected_producer_ends(instrument, spans, topic):
             slow.set_rtt(-1, 5_000)
             await producer.send(topic, b"2")
 
-        play(story)
+        asyncio.run(asyncio.wait_for(story(), 30))
         gc.collect()
         slow.set_rtt(-1, 0)
     spans.take()

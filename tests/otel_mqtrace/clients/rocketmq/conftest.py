@@ -1,13 +1,14 @@
 """The parts of every test of the RocketMQ client: a proxy that speaks gRPC, and its clients."""
 
 import asyncio
+from functools import partial
 from itertools import count
 
 import pytest
 import rocketmq
 
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
-from tests.support.rocketmq_proxy import RocketMqProxy, clients_of
+from tests.support.rocketmq_proxy import RocketMqProxy, clients_of, message_of
 
 _numbers = count(1)
 
@@ -74,14 +75,4 @@ def consumer_of(started):
 @pytest.fixture
 def message(topic):
     """Make messages of the topic, with any of their fields."""
-
-    def make(body=b"hello", *, properties=None, **fields):
-        made = rocketmq.Message()
-        made.topic, made.body = topic, body
-        for name, value in fields.items():
-            setattr(made, name, value)
-        for name, value in (properties or {}).items():
-            made.add_property(name, value)
-        return made
-
-    return make
+    return partial(message_of, topic)
