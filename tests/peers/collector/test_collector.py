@@ -34,7 +34,7 @@ _COMPARED = ("trace_id", "parent_span_id", "name", "attributes", "service")
 
 
 def _compared(span):
-    links = [link[:2] if isinstance(link, tuple) else (link["trace_id"], link["span_id"]) for link in span["links"]]
+    links = [(link["trace_id"], link["span_id"]) for link in span["links"]]
     times = (int(span["start_ns"]), int(span["end_ns"]))
     return (*(span[name] for name in _COMPARED), times, links, span["status_message"] or "")
 
