@@ -7,6 +7,8 @@ a handler that took its process along, are there and nowhere else.
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
@@ -62,12 +64,12 @@ class FilesArchive(Archive):
         """Yield the messages that may contain one of ``texts``.
 
         Raises:
-            UnreadableInputError: no part holds a message, and some cannot be read.
+            UnreadableInputError: no part holds a message, and some cannot be read or listed.
             MissingExtraError: pyarrow is missing for Parquet parts.
         """
         needles = needles_of(texts, self.charset)
         self._begin(sum(_size_bytes(part) for part in self._parts))
-        is_readable, timeless = not self._parts, 0
+        is_readable, timeless = not (self._parts or self.searched.remarks), 0
         for part in self._parts:
             size_bytes = _size_bytes(part)
             for message in self._read(part):
@@ -130,11 +132,21 @@ class FilesArchive(Archive):
         Those in progress are listed first: a part finished in between is listed twice, and repeats are dropped by their
         positions; the other way round it would be missed.
         """
-        days = [day for day in sorted_glob(native, f"{_DATE}*") if self._is_of_range(day)]
-        growing = [part for day in days for part in sorted_glob(day, f".part-*.jsonl{IN_PROGRESS_SUFFIX}")]
-        done = [part for day in days for part in sorted_glob(day, "part-*") if part.suffix in _SUFFIXES]
+        days = [day for day in self._list(native, f"{_DATE}*") if self._is_of_range(day)]
+        growing = [part for day in days for part in self._list(day, f".part-*.jsonl{IN_PROGRESS_SUFFIX}")]
+        done = [part for day in days for part in self._list(day, "part-*") if part.suffix in _SUFFIXES]
         outside = self._outside_of_range(native)
         return [*growing, *(part for part in done if f"{part.parent.name}/{part.name}" not in outside)]
+
+    def _list(self, directory: AnyPath, pattern: str) -> list[AnyPath]:
+        """Return what lies in ``directory`` and matches; a remark names a directory that cannot be listed."""
+        try:
+            if isinstance(directory, Path):
+                os.scandir(directory).close()  # Path.glob() passes over a directory that it must not read
+            return sorted_glob(directory, pattern)
+        except OSError as error:
+            self._remark(f"{directory} could not be read: {error.strerror or error}")
+            return []
 
     def _is_of_range(self, day: AnyPath) -> bool:
         date, begin_ms, end_ms = day.name.removeprefix(_DATE), self._arrivals.begin_ms, self._arrivals.end_ms

@@ -1,6 +1,7 @@
 """A landing is searched completely, and what need not be opened is not."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from bridge.codec.files import Reading
 from bridge.query.evidence import Query
 from bridge.query.landing_archive import FilesArchive
 from bridge.query.search import ArrivalRange, search
+from otel_mqtrace._errors import UnreadableInputError
 from otel_mqtrace.landing import LandingWriter, manifest_path
 from tests.support.archives import ID, T0, consume, land, landed, pub
 
@@ -133,6 +135,17 @@ def test_odd_line_is_a_remark_and_its_neighbours_are_read(tmp_path, part):
     assert len(_bodies(archive)) == 1
     assert len(archive.searched.remarks) == len(ODD_LINES)
     assert archive.searched.remarks[0] == f"{part.name}, line 1: not a landed message (not JSON)"
+
+
+def test_day_that_cannot_be_listed_is_a_remark_and_alone_an_error(tmp_path, part):
+    day = part.parent.with_name("date=2026-02-01")
+    day.symlink_to(day)  # a link to itself, which nobody can list
+    archive = FilesArchive([tmp_path])
+    assert len(_bodies(archive)) == 1
+    assert archive.searched.remarks == (f"{day} could not be read: Too many levels of symbolic links",)
+    shutil.rmtree(part.parent)
+    with pytest.raises(UnreadableInputError, match=f"nothing to search in .*{day} could not be read"):
+        _bodies(FilesArchive([tmp_path]))
 
 
 def test_remarks_are_bounded_and_counted(tmp_path, part):
