@@ -216,8 +216,7 @@ def keep_open_events(events: pa.Table, verdict_of: Ints, verdicts: pa.Table, *, 
     kept = events.take(rows)
     found: dict[str, Any] = {"verdict_row": verdict_of[rows]}
     for one in EVENT:
-        lacks = one.name not in kept.column_names
-        found[one.name] = pa.nulls(len(rows), one.type) if lacks else kept[one.name].cast(one.type)
+        found[one.name] = kept[one.name] if one.name in kept.column_names else pa.nulls(len(rows), one.type)
     return pa.table(found, schema=CANDIDATE)
 
 

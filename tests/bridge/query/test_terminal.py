@@ -7,7 +7,7 @@ from rich.console import Console
 
 from bridge.page.wording import duration, offset, utc, visible
 from bridge.query.search import Answer, Searched
-from bridge.query.terminal import print_answer
+from bridge.query.terminal import nothing_found, print_answer
 from otel_mqtrace.model import ContextCode
 from tests.support.archives import T0, consume, pub, story_of
 
@@ -71,3 +71,8 @@ def test_pipe_gets_no_frames_and_whole_lines():
     assert not set("│├└─") & set(out)
     [delivery] = [line for line in out.splitlines() if line.startswith("    delivery 2")]
     assert "request id R2" in delivery
+
+
+def test_nothing_found_counts_the_remarks_it_leaves_out():
+    searched = Searched(where="a landing", messages=4, remarks=("one file was cut off", "other", "other"))
+    assert " one file was cut off, and 2 more remarks; " in nothing_found(Answer((), 0, searched))

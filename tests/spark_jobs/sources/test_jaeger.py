@@ -6,9 +6,10 @@ from threading import Thread
 
 import pytest
 
+from bridge.storage import as_path
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.cli import main
-from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans
+from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources
 
 
 @pytest.mark.parametrize(
@@ -69,11 +70,20 @@ def test_answer_that_has_no_traces_is_an_error_of_the_server(answering, tmp_path
         fetch_spans(answering(*answers), tmp_path / "spans")
 
 
+RESOURCES = [{"scopeSpans": [{"scope": {}}, {"spans": [{"traceId": "ab"}]}]}, {"scopeSpans": None}]
+TRACES = http(json.dumps({"result": {"resourceSpans": RESOURCES}}))
+
+
 def test_scope_without_spans_is_empty(answering, tmp_path):
-    resources = [{"scopeSpans": [{"scope": {}}, {"spans": [{"traceId": "ab"}]}]}, {"scopeSpans": None}]
-    address = answering(SERVICES, http(json.dumps({"result": {"resourceSpans": resources}})))
-    fetch_spans(address, tmp_path / "spans")
+    fetch_spans(answering(SERVICES, TRACES), tmp_path / "spans")
     assert (tmp_path / "spans").read_text(encoding="utf-8").count('"traceId": "ab"') == 1
+
+
+def test_jaeger_is_a_file_of_its_spans_and_other_sources_stay_as_they_are(answering):
+    given = ["a.jsonl", f"jaeger://{answering(SERVICES, TRACES).server}?service=shop", "kafka://a:1/t"]
+    with local_sources(given) as (file, fetched, topic):
+        assert (file, topic) == ("a.jsonl", "kafka://a:1/t")
+        assert '"traceId": "ab"' in as_path(fetched).read_text(encoding="utf-8")
 
 
 def test_jaeger_without_traces_is_named_by_its_address(answering, capsys):
