@@ -84,7 +84,7 @@ def _failed(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _text_of(error: Exception) -> str:
-    """Return of the system's error about one file the file and what is wrong with it; of any other error its text."""
+    """Return the file and the reason of a system error about one file, else the text of the error."""
     if isinstance(error, OSError) and error.filename and error.strerror and not error.filename2:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__

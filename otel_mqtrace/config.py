@@ -274,7 +274,7 @@ def _shown(value: object) -> str:
 
 
 def is_exporter(value: object) -> TypeGuard[SpanExporter]:
-    """Return whether ``value`` is an exporter object; a class is none."""
+    """Return whether ``value`` is an exporter object, not a class of exporters."""
     return callable(getattr(value, "export", None)) and not isinstance(value, type)
 
 

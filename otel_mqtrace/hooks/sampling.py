@@ -139,7 +139,10 @@ def _decides_by_ids(sampler: object) -> bool:
 
 
 def _is_the_sdks(sampler: object, kind: type[Sampler]) -> bool:
-    """Return whether this is a ``kind`` of the SDK; those named by ``OTEL_TRACES_SAMPLER`` are private subclasses."""
+    """Return whether the SDK defines this ``kind`` of sampler: a subclass of the application may decide otherwise.
+
+    ``OTEL_TRACES_SAMPLER`` names subclasses of the SDK that are private.
+    """
     return isinstance(sampler, kind) and type(sampler).__module__ == kind.__module__
 
 
