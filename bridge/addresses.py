@@ -83,6 +83,7 @@ def parse_address(text: str, *, readable: Collection[Kind] = tuple(Kind)) -> Add
 
 def _parse(text: str) -> Address:
     scheme, colon, rest = text.partition("://")
+    refuse_misspelt(text)
     if not colon:
         path = text.removeprefix("files:")
         if not path:
@@ -103,6 +104,14 @@ def _parse(text: str) -> Address:
             "and passwords into the file of --client-config or --kafka-config"
         )
     return Address(kind, text, servers=found["servers"], topic=found["topic"])
+
+
+def refuse_misspelt(text: str) -> None:
+    """Raise UsageError for ``Kafka://…``, ``kafka:/…`` and the like; ``hdfs:/PATH`` is Hadoop's way to write it."""
+    scheme, colon, _ = text.partition("://")
+    kind = _KINDS.get(text.partition(":/")[0].lower())
+    if kind is not None and scheme not in _KINDS and (colon or kind is not Kind.FILES):
+        raise UsageError(f"{without_password(text)} is misspelt: write {kind.value}")
 
 
 def check_client_config(option: str, file: object, sources: Iterable[str]) -> None:
@@ -132,7 +141,7 @@ def check_stores(given: Mapping[str, Collection[object]]) -> None:
     """Open each store that may need Hadoop. ``given`` maps an option to its sources or directories, or ``None``.
 
     Raises:
-        UsageError: Hadoop cannot open it; the message names the option and the known kinds.
+        UsageError: it is misspelt, or Hadoop cannot open it; the message names the known kinds.
     """
     for option, values in given.items():
         for value in values:
@@ -140,6 +149,7 @@ def check_stores(given: Mapping[str, Collection[object]]) -> None:
             scheme, colon, rest = text.partition("://")
             if value is None or not colon or scheme == "file" or scheme in _KINDS:
                 continue
+            refuse_misspelt(text)
             try:
                 open_store(scheme, rest.partition("/")[0])
             except UsageError as error:

@@ -45,7 +45,7 @@ def print_answer(answer: Answer, *, console: Console | None = None) -> None:
         print_table(_list(answer), screen)
     if answer.pages > 1:
         older = f"; {plural(answer.left_off, 'older message')}: --page {answer.page + 1}" if answer.left_off else ""
-        screen.print(Text(f"Page {answer.page} of {answer.pages}, {plural(answer.total, 'message')}{older}"))
+        screen.print(Text(f"Page {answer.page:,} of {answer.pages:,}, {plural(answer.total, 'message')}{older}"))
     screen.print(Text(describe_search(answer.searched), style="dim"))
     for remark in answer.searched.remarks:
         screen.print(Text(f"  {visible(remark, limit=400)}", style="dim"))

@@ -29,7 +29,10 @@ def test_source_is_parsed(text, kind, facts):
     assert {name: getattr(address, name) for name in facts} == facts
 
 
-@pytest.mark.parametrize("text", ["kafka://broker", "kafka:///topic", "rocketmq://a:9876/", "files:"])
+@pytest.mark.parametrize(
+    "text",
+    ["kafka://broker", "kafka:///topic", "rocketmq://a:9876/", "files:", "kafka:/a:9092/T", "Kafka://a/T", "S3A://b/c"],
+)
 def test_malformed_source_is_refused(text):
     with pytest.raises(UsageError, match="write"):
         parse_address(text)
