@@ -226,13 +226,14 @@ def test_file_to_be_converted_is_refused_with_the_way_to_do_so(mqtrace, tmp_path
     [
         *("decode", "dialects", "encode", "query", "inspect", "forward --once --landing landing --source"),
         *(
-            f"reconcile --otlp . --out out {option}"
-            for option in ("--native", "--native . --policy", "--native . --ledger")
+            f"reconcile --otlp empty --out out {option}"
+            for option in ("--native", "--native empty --policy", "--native empty --ledger")
         ),
     ],
 )
 def test_zip_archive_and_utf16_text_are_refused_with_the_way_to_convert_them(mqtrace, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
+    Path("empty").touch()
     Path("a.zip").write_bytes(b"PK\x03\x04")
     assert mqtrace.refuses(*command.split(), "a.zip").endswith("a.zip is a zip archive: unpack it first (unzip)\n")
     Path("a.jsonl").write_bytes(body_line(PUB).decode().encode("utf-16"))

@@ -101,9 +101,9 @@ def test_bars_and_their_words_never_overlap():
     def bar(from_ms, words=""):
         return Bar(from_ms=from_ms, until_ms=from_ms + 100, colour="", words=words, title="")
 
-    bars = [bar(0, "billing"), bar(50), bar(101), bar(300)]
+    bars = [bar(0, "billing"), bar(50), bar(120), bar(300)]
     rows = pack_rows(bars, scale_spans((bar.span for bar in bars), left=0, width=400))
-    assert [[bar.from_ms for bar in row] for row in rows] == [[0, 300], [50], [101]]
+    assert [[bar.from_ms for bar in row] for row in rows] == [[0, 300], [50], [120]]
 
 
 def test_markup_escapes_all_but_markup():
