@@ -159,6 +159,12 @@ def test_removed_directory_is_made_again(tmp_path, caplog):
     assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
 
 
+def test_file_of_a_dead_process_without_a_whole_message_is_counted_once_and_removed(tmp_path):
+    (tmp_path / "spool-host-1-1.mqspool").write_bytes(b"torn")
+    spools = [Spool(tmp_path, max_bytes=PLENTY) for _ in range(2)]
+    assert ([each.corrupt_bytes for each in spools], list(tmp_path.iterdir())) == ([4, 0], [])
+
+
 def test_truncated_file_loses_the_truncated_message_only(spool, tmp_path):
     spool.put([message("whole"), message("cut")])
     (path,) = tmp_path.iterdir()
