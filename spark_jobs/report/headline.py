@@ -135,7 +135,7 @@ def loss_sentence(side: str, loss: Loss) -> str:
     bound = f"; with 95 % confidence the unexplained rate is below {ppm(loss.upper_bound_95_ppm)}"
     return (
         f"{_SUBJECT.get(side, side)} lacks {lacked} without explanation"
-        f"{f', and {count(loss.attributed)} more for a named reason' if loss.attributed else ''}"
+        f"{f' and {count(loss.attributed)} for a named reason' if loss.attributed else ''}"
         f"{bound if loss.upper_bound_95_ppm is not None else ''}."
     )
 

@@ -27,7 +27,7 @@ def test_summary_shows_verdict_loss_groups_gates_and_report_in_order():
     parts = ("FAIL: native", "The native trace lacks 3 of", "MATCHED_EXACT", "who consumed", "gates", "report.html:")
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
-    lacked = "The native trace lacks 3 of 5,967 events without explanation, and 5 more for a named reason; with 95 %"
+    lacked = "The native trace lacks 3 of 5,967 events without explanation and 5 for a named reason; with 95 %"
     assert f"{lacked} confidence the unexplained rate is below 0.15 %." in " ".join(text.split())
     assert "result.json" not in text
 
