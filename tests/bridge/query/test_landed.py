@@ -139,7 +139,7 @@ def test_odd_line_is_a_remark_and_its_neighbours_are_read(tmp_path, part):
 
 def test_day_that_cannot_be_listed_is_a_remark_and_alone_an_error(tmp_path, part):
     day = part.parent.with_name("date=2026-02-01")
-    day.symlink_to(day)  # a link to itself, which nobody can list
+    day.symlink_to(day)  # a link to itself cannot be listed
     archive = FilesArchive([tmp_path])
     assert len(_bodies(archive)) == 1
     assert archive.searched.remarks == (f"{day} could not be read: Too many levels of symbolic links",)
