@@ -26,14 +26,8 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
 COLLECTOR = (DEPLOY / "collector.yaml").read_text(encoding="utf-8")
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+UNIT = (DEPLOY / "mqtrace-forward.service").read_text(encoding="utf-8")
 OURS = [name for name, service in SERVICES.items() if "build" in service]
-
-
-def _unit():
-    unit = configparser.RawConfigParser(strict=True)
-    unit.optionxform = str
-    unit.read(DEPLOY / "mqtrace-forward.service", encoding="utf-8")
-    return unit
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -100,21 +94,21 @@ def test_everything_that_the_container_file_copies_is_there():
 
 
 def test_unit_starts_the_same_command():
-    start = _unit()["Service"]["ExecStart"]
+    unit = configparser.RawConfigParser(strict=True)
+    unit.optionxform = str
+    unit.read_string(UNIT)
+    start = unit["Service"]["ExecStart"]
     program, *words = shlex.split(start)
     assert program.endswith("/bin/mqtrace")
     assert parsed(*words)["otlp_endpoint"] == "${OTLP_ENDPOINT}"
-    names = set(
-        re.findall(r"^#   (\w+)=", (DEPLOY / "mqtrace-forward.service").read_text(encoding="utf-8"), re.MULTILINE)
-    )
+    names = re.findall(r"^#   (\w+)=", UNIT, re.MULTILINE)
     assert set(re.findall(r"\$\{(\w+)\}", start)) == {*names, "STATE_DIRECTORY"}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
 def test_systemd_understands_the_unit(tmp_path):
-    text = (DEPLOY / "mqtrace-forward.service").read_text(encoding="utf-8")
     unit = tmp_path / "mqtrace-forward.service"
-    unit.write_text(text.replace("/opt/mqtrace/bin/mqtrace", str(Path(sys.executable).with_name("mqtrace"))))
+    unit.write_text(UNIT.replace("/opt/mqtrace/bin/mqtrace", str(Path(sys.executable).with_name("mqtrace"))))
     done = run_program("systemd-analyze", "verify", "--man=no", unit)
     assert [line for line in done.stderr.splitlines() if unit.name in line] == []
     assert done.returncode == 0, done.stderr
@@ -128,10 +122,7 @@ CREATED = re.compile(
     r'(?:create_(?:observable_)?(?:up_down_)?(?:counter|gauge|histogram)\(\s*|\((?="otel\.sdk\.))"([\w.]+)"'
 )
 """A name where an instrument is made of it, or in a table of the SDK's own metrics."""
-EXPRESSIONS = [
-    *(expr for panel in PANELS for expr in panel.queries.values()),
-    *(alert.expr for alert in ALERTS),
-]
+EXPRESSIONS = [*(expr for panel in PANELS for expr in panel.queries.values()), *(alert.expr for alert in ALERTS)]
 
 
 def test_every_metric_that_the_code_creates_has_a_prometheus_name():

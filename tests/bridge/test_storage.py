@@ -102,31 +102,23 @@ def test_settings_of_hadoop_are_read_and_those_of_spark_win(tmp_path, monkeypatc
         use_settings({})
 
 
+HTTP = "dfs.namenode.http-address"
+OF_SERVICE = {f"{HTTP}.service.a": "one:9870", f"{HTTP}.service.b": "two:9870"}
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "addresses"),
     [
         ("host:8020", {}, ["host:9870"]),
         ("[::1]:8020", {}, ["[::1]:9870"]),
-        ("host:8020", {"dfs.namenode.http-address": "0.0.0.0:50070"}, ["host:50070"]),
-        ("host:8020", {"dfs.namenode.http-address": "other:50070"}, ["host:9870"]),
-        (
-            "host:8020",
-            {"dfs.namenode.http-address": "other:50070", "fs.defaultFS": "hdfs://host:8020/"},
-            ["other:50070"],
-        ),
-        (
-            "service",
-            {
-                "dfs.ha.namenodes.service": "a, b",
-                "dfs.namenode.http-address.service.a": "one:9870",
-                "dfs.namenode.http-address.service.b": "two:9870",
-            },
-            ["one:9870", "two:9870"],
-        ),
+        ("host:8020", {HTTP: "0.0.0.0:50070"}, ["host:50070"]),
+        ("host:8020", {HTTP: "other:50070"}, ["host:9870"]),
+        ("host:8020", {HTTP: "other:50070", "fs.defaultFS": "hdfs://host:8020/"}, ["other:50070"]),
+        ("service", {**OF_SERVICE, "dfs.ha.namenodes.service": "a, b"}, [*OF_SERVICE.values()]),
     ],
 )
 def test_namenodes_answer_where_the_settings_say(name, settings, addresses):
-    assert namenodes(name, "dfs.namenode.http-address", settings) == addresses
+    assert namenodes(name, HTTP, settings) == addresses
 
 
 @pytest.mark.parametrize("url", ["s3a:///x", "https://h/x", "abfss://container/x", "hdfs://[::1/x", "webhdfs://[::1/x"])

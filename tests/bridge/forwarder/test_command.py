@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import signal
 from functools import partial
@@ -191,81 +192,67 @@ def test_ignored_sighup_stays_ignored_and_an_ignored_sigint_stops(tmp_path):
     assert out.startswith("2 trace messages (")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--source", "files:."], "give --otlp-endpoint URL, --landing DIR or both"),
-        *(
-            (["--source", "files:.", "--otlp-endpoint", url], f"{url} is not understood: give http[s]://HOST")
-            for url in ("http://[::1", "localhost:4317", "kafka://h:1", "http://", "http://h:99999", "")
-        ),
-        (["--source", "files:/nowhere/at/all", "--landing", "x"], "no such file, directory or match"),
-        (
-            ["--source", "jaeger://user:secret@host:1?service=shop", "--landing", "x"],
-            f"cannot read jaeger://…@host:1?service=shop here; give {Kind.FILES.value} or {Kind.KAFKA.value} or ",
-        ),
-        (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--timeout-ms", "300"], "does not answer for t"),
-        (["--source", "rocketmq://host", "--landing", "x"], "rocketmq://NAMESRV"),
-        (["--source", "files:.", "--otlp-endpoint", "http://h", "--charset", "runes"], "unknown charset 'runes'"),
-        *(
-            (["--source", "files:.", "--otlp-endpoint", "http://h", option, value], f"Invalid value for '{option}'")
-            for option in ("--timeout-ms", "--otlp-timeout-ms")
-            for value in ("99999999999999999999", "86400001", "inf", "nan", "0")
-        ),
-        (
-            ["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"],
-            "--pair-timeout: invalid duration 'soon'",
-        ),
-        *(
-            (["--source", "files:.", "--otlp-endpoint", "http://h", "--stamped-after", pattern], message)
-            for pattern, message in (
-                ("[", "--stamped-after '[' has a [ that no ] closes"),
-                ("a[!]*", "--stamped-after 'a[!]*' has a [ that no ] closes"),
-                ("", "--stamped-after is empty"),
-            )
-        ),
-        (
-            ["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--client-config", "file"],
-            "; correct --client-config, or the address",
-        ),
-        (
-            ["--source", str(DUAL / "otlp.jsonl"), "--native", "kafka://127.0.0.1:1/t", "--client-config", "file"],
-            ": correct --native, or the properties in --client-config)",
-        ),
-        (["--source", "files:.", "--landing", ""], "--landing is empty"),
-        (
-            ["--source", "files:.", "--landing", "kafka://a/b"],
-            "--landing kafka://a/b: kafka:// is not a store",
-        ),
-        (["--source", "files:.", "--landing", "x", "--state", " "], "--state is empty"),
-        # the words are those of RocketMQ's own tools
-        (["--source", "rocketmq://h:1/T", "--landing", "x", "--client-config", "file"], "accessKey, secretKey"),
-        *(
-            (["--source", str(DUAL / name), "--landing", "x"], "holds spans, no native trace bodies: give --native URL")
-            for name in ("otlp.jsonl", "otlp.pb.framed")
-        ),
-        (["--source", "file", "--landing", "file"], "--landing file is a file: name a directory"),
-        (["--source", "file", "--native", "file"], "--native file is a file: name a directory"),
-        (["--source", "file", "--landing", "x", "--state", "file"], "--state file is a file: name a directory"),
-        (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--group", ""], "--group is empty"),
-        (["--source", "files:.", "--landing", "x", "--group", " "], "--group is empty"),
-        (["--source", "files:.", "--landing", "x", "--dialect", "5.5.0"], "--dialect 5.5.0 is for --native"),
-        (["--source", "a", "--landing", "x", "--client-config", "f"], "--client-config f is for topics, and none is"),
-        (["--source", "files:.", "--native", "x", "--landing", "y"], "run them apart"),
-        (["--source", "files:.", "--native", "x", "--otlp-endpoint", "http://h"], "run them apart"),
-        (["--source", "rocketmq://h:1/T", "--native", "x"], "of a Collector"),
-        (["--source", str(DUAL / "native.jsonl"), "--native", "x"], "holds native trace bodies, no spans"),
-        (["--source", "files:.", "--native", "x"], "--native x and --source files:. overlap"),
-        (
-            ["--source", "files:.", "--otlp-endpoint", "http://h", "--service-name", "x"],
-            "--service-name x changes nothing here: add --service-name-from fixed",
-        ),
-    ],
-)
+TO_RECEIVER = "--source files:. --otlp-endpoint http://h"
+TO_LANDING = "--source files:. --landing x"
+NO_KAFKA = "kafka://127.0.0.1:1/t"
+WRONG = [
+    ("--source files:.", "give --otlp-endpoint URL, --landing DIR or both"),
+    *(
+        (f"--source files:. --otlp-endpoint '{url}'", f"{url} is not understood: give http[s]://HOST")
+        for url in ("http://[::1", "localhost:4317", "kafka://h:1", "http://", "http://h:99999", "")
+    ),
+    ("--source files:/nowhere/at/all --landing x", "no such file, directory or match"),
+    (
+        "--source jaeger://user:secret@host:1?service=shop --landing x",
+        f"cannot read jaeger://…@host:1?service=shop here; give {Kind.FILES.value} or {Kind.KAFKA.value} or ",
+    ),
+    (f"--source {NO_KAFKA} --landing x --timeout-ms 300", "does not answer for t"),
+    ("--source rocketmq://host --landing x", "rocketmq://NAMESRV"),
+    (f"{TO_RECEIVER} --charset runes", "unknown charset 'runes'"),
+    *(
+        (f"{TO_RECEIVER} {option} {value}", f"Invalid value for '{option}'")
+        for option in ("--timeout-ms", "--otlp-timeout-ms")
+        for value in ("99999999999999999999", "86400001", "inf", "nan", "0")
+    ),
+    (f"{TO_LANDING} --pair-timeout soon", "--pair-timeout: invalid duration 'soon'"),
+    (f"{TO_RECEIVER} --stamped-after [", "--stamped-after '[' has a [ that no ] closes"),
+    (f"{TO_RECEIVER} --stamped-after a[!]*", "--stamped-after 'a[!]*' has a [ that no ] closes"),
+    (f"{TO_RECEIVER} --stamped-after ''", "--stamped-after is empty"),
+    (f"--source {NO_KAFKA} --landing x --client-config file", "; correct --client-config, or the address"),
+    (
+        f"--source {DUAL}/otlp.jsonl --native {NO_KAFKA} --client-config file",
+        ": correct --native, or the properties in --client-config)",
+    ),
+    ("--source files:. --landing ''", "--landing is empty"),
+    ("--source files:. --landing kafka://a/b", "--landing kafka://a/b: kafka:// is not a store"),
+    (f"{TO_LANDING} --state ' '", "--state is empty"),
+    # the words are those of RocketMQ's own tools
+    ("--source rocketmq://h:1/T --landing x --client-config file", "accessKey, secretKey"),
+    *(
+        (f"--source {DUAL}/{name} --landing x", "holds spans, no native trace bodies: give --native URL")
+        for name in ("otlp.jsonl", "otlp.pb.framed")
+    ),
+    ("--source file --landing file", "--landing file is a file: name a directory"),
+    ("--source file --native file", "--native file is a file: name a directory"),
+    ("--source file --landing x --state file", "--state file is a file: name a directory"),
+    (f"--source {NO_KAFKA} --landing x --group ''", "--group is empty"),
+    (f"{TO_LANDING} --group ' '", "--group is empty"),
+    (f"{TO_LANDING} --dialect 5.5.0", "--dialect 5.5.0 is for --native"),
+    ("--source a --landing x --client-config f", "--client-config f is for topics, and none is"),
+    ("--source files:. --native x --landing y", "run them apart"),
+    (f"{TO_RECEIVER} --native x", "run them apart"),
+    ("--source rocketmq://h:1/T --native x", "of a Collector"),
+    (f"--source {DUAL}/native.jsonl --native x", "holds native trace bodies, no spans"),
+    ("--source files:. --native x", "--native x and --source files:. overlap"),
+    (f"{TO_RECEIVER} --service-name x", "--service-name x changes nothing here: add --service-name-from fixed"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
 def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, monkeypatch, mqtrace):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("user=x\n", encoding="utf-8")
-    assert message in mqtrace.refuses("forward", *options, "--once")
+    assert message in mqtrace.refuses("forward", *shlex.split(options), "--once")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -32,6 +33,13 @@ def sent(counter: int, *, at_ms: int, traced: bool = True, process: str = "62BB6
 def taken(msg_id: str, *, group: str = "billing", at_ms: int, call: str | None = None, **fields: Any) -> dict:
     row = agent(consumed(msg_id, group=group, attempt=None, at_ms=at_ms, service="bill", batch_size=1))
     return {**row, **({} if call is None else {"trace_id": call * 32, "span_id": call * 16}), **fields}
+
+
+def explained(events: list, key: Any, writer: str = "rocketmq-5.3.3", *, grace_ms: int = 1_000, **named: str) -> dict:
+    """Return the reason and its detail of each verdict that has one, by ``key(row)``."""
+    policy = read_policy(None, **{"profile": "java-agent", "native_writer": writer, **named})
+    rows = explain_events(events, policy=replace(policy, grace_ms=grace_ms))
+    return {key(row): (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
 
 
 def ends() -> list:
@@ -110,13 +118,10 @@ def _sampled() -> list:
     linked = [{**row, "sent_sampled": number % 2 == 0} for number, row in enumerate(links)]
     traced = sent(0x1FFF, at_ms=62_000, process=SAMPLER)  # it was sampled: its delivery's span is lost
     lost = delivery(traced[0]["msg_id"], group="mixed", attempt="LOST1", at_ms=62_100, batch_size=1)
-    calls = {
-        "WHOLE": 63_000,
-        "PART": 64_000,
-    }  # a batch decides for itself: the span of one call is missing, half of the other's
+    # a batch decides for itself: the span of one call is missing, half of the other's
     batches = [
         row
-        for name, at_ms in calls.items()
+        for name, at_ms in (("WHOLE", 63_000), ("PART", 64_000))
         for n in range(2)
         for row in delivery(f"{name}{n}", group="mixed", attempt=name, at_ms=at_ms, batch_size=2)
     ]
@@ -141,13 +146,7 @@ def answers():
     silent = [taken(f"QUIET{number}", group="quiet", at_ms=80_000 + 2_000 * number) for number in range(20)]
     events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *silent, *ends()]
     events.append(event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS))
-    policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
-    rows = explain_events(events, policy=policy)
-    return {
-        (row["msg_id"], row["kind"], row["event_ms"] - START_MS): (row["reason"], row["reason_detail"])
-        for row in rows
-        if row["reason"]
-    }
+    return explained(events, lambda row: (row["msg_id"], row["kind"], row["event_ms"] - START_MS))
 
 
 UNTRACED = ("BY_DESIGN", "producer_made_no_trace_context")
@@ -210,13 +209,14 @@ MISSING = {
 @pytest.mark.parametrize(("reason", "events"), MISSING.items(), ids=MISSING)
 def test_what_is_missing_from_this_run_explains_no_key_that_an_earlier_run_left_open(reason, events):
     *others, last = events
-    policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
     for first_seen_run, expected in ((None, reason), (1, "UNEXPLAINED")):
-        rows = explain_events([*others, {**last, "first_seen_run": first_seen_run}, *ends()], policy=policy)
-        assert [row["reason"] for row in rows if row["msg_id"] == last["msg_id"]] == [expected]
+        made = explained([*others, {**last, "first_seen_run": first_seen_run}, *ends()], itemgetter("msg_id", "kind"))
+        assert [why for (msg_id, _), (why, _) in made.items() if msg_id == last["msg_id"]] == [expected]
 
 
 MUTE_PROCESSES = {"mute": "0000000000AA", "rare": "0000000000AB"}
+MUTE_SENDS = {name: uid(0, at_ms=230_000, process=process) for name, process in MUTE_PROCESSES.items()}
+SILENT_SERVICE = ("WRITER_SILENT", "service and topic")
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +232,7 @@ def older_answers():
         row
         for n, group in enumerate(("billing", "shipping"))
         for name, at_ms in (("SEEN", 190_000), ("LATER", 203_000), ("BEHIND", 206_000))
-        for row in (
-            *delivery(name, group=group, attempt=f"S{n}", at_ms=at_ms),
-            taken(name, group=group, at_ms=at_ms),
-        )
+        for row in (*delivery(name, group=group, attempt=f"S{n}", at_ms=at_ms), taken(name, group=group, at_ms=at_ms))
     ]
     early = [agent(publish("otlp", "EARLY", service="shop", batch_size=1), group_name=None)]
     mute = [
@@ -245,10 +242,8 @@ def older_answers():
         for row in sent(n * 2, at_ms=230_000 + 2_000 * n, traced=False, process=MUTE_PROCESSES[service])
     ]
     known = sent(9, at_ms=185_000)
-    policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-4.9.8"), grace_ms=1_000)
     events = [*off, *half_off, *only, *burst, *seen, *early, *mute, *known, *ends()]
-    rows = explain_events(events, policy=policy)
-    return {(row["msg_id"], row["group"]): (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
+    return explained(events, itemgetter("msg_id", "group"), "rocketmq-4.9.8")
 
 
 TRACE_OFF = ("BY_DESIGN", "rocketmq_4_records_no_delivery_of_messages_with_trace_off")
@@ -258,16 +253,8 @@ OLDER_REASONS = {
     "message of one group": ("ONLY", ("billing",), UNEXPLAINED),
     **{f"burst {n} that no group recorded": (f"BURST{n}", ("billing", "shipping"), UNEXPLAINED) for n in range(5)},
     "span before the other input begins": ("EARLY", (None,), ("LATE_BEYOND_RETENTION", "before_first_native")),
-    "service without any record, though others send to its topic": (
-        uid(0, at_ms=230_000, process=MUTE_PROCESSES["mute"]),
-        (None,),
-        ("WRITER_SILENT", "service and topic"),
-    ),
-    "fewer than ten sends of a service, and no record of them": (
-        uid(0, at_ms=230_000, process=MUTE_PROCESSES["rare"]),
-        (None,),
-        UNEXPLAINED,
-    ),
+    "service without any record, though others send to its topic": (MUTE_SENDS["mute"], (None,), SILENT_SERVICE),
+    "fewer than ten sends of a service, and no record of them": (MUTE_SENDS["rare"], (None,), UNEXPLAINED),
 }
 
 
@@ -285,9 +272,9 @@ def test_design_of_other_writers_excuses_no_span_of_ours(writer, reason):
         for at_ms in (190_000, 210_000)
         for row in delivery(f"{group}{at_ms}", group=group, attempt=f"{group}{at_ms}", at_ms=at_ms)
     ]
-    mixed = read_policy(None, profile="mqtrace+java-agent", native_writer="mqtrace+rocketmq-4.9.8")
-    rows = explain_events([*off, *known, *ends()], policy=replace(mixed, grace_ms=1_000))
-    assert {(row["reason"], row["reason_detail"]) for row in rows if row["msg_id"] == "OFF"} == {reason}
+    mixed = {"writer": "mqtrace+rocketmq-4.9.8", "profile": "mqtrace+java-agent"}
+    made = explained([*off, *known, *ends()], itemgetter("msg_id", "group"), **mixed)
+    assert {made["OFF", group] for group in ("billing", "shipping")} == {reason}
 
 
 # -- Producers that are proven not to trace: which of their other sends that excuses, and which it does not
@@ -313,11 +300,9 @@ def recorded(at_ms: int, *, host: str | None, group: str, process: str = "0E0E0E
 
 
 def explain_sends(*events: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
-    policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=0)
     traced = recorded(300_000, host=CLIENT, group="PG_traced", process="62BB60E53B93")  # the process goes on
     others = [*traced, *recorded(400_000, host="10.0.0.9", group="PG_other"), *delivery("D", at_ms=0)]
-    rows = explain_events([*events, *others, consumed("D", at_ms=0)], policy=policy)
-    return {row["msg_id"]: (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
+    return explained([*events, *others, consumed("D", at_ms=0)], itemgetter("msg_id"), grace_ms=0)
 
 
 def reason_of(answers: dict[str, tuple[str, str | None]], number: int) -> tuple[str, str | None]:
