@@ -19,22 +19,16 @@ from tests.support.opentelemetry_release import needs_sdk
 
 
 class ByName(cimpl.Producer):
-    """Everything but the topic by name only."""
-
     def produce(self, topic, *, value=None, headers=None, on_delivery=None):
         super().produce(topic, value, headers=headers, on_delivery=on_delivery)
 
 
 class ByPosition(cimpl.Producer):
-    """Names nothing."""
-
     def produce(self, topic, value, /):
         super().produce(topic, value)
 
 
 class WithoutHeaders(cimpl.Producer):
-    """Names what it takes, and takes no headers."""
-
     def produce(self, topic, value):
         super().produce(topic, value)
 
@@ -64,8 +58,6 @@ class AsFields(cimpl.Producer):
 
 
 class ToOneTopic(cimpl.Producer):
-    """Has a topic of its own."""
-
     def produce(self, value, topic="orders-of-one", headers=None, callback=None):
         super().produce(topic, value, headers=headers, callback=callback)
 
@@ -87,8 +79,6 @@ class WithACopy(ThroughTheName):
 
 
 class AddsOne(cimpl.Producer):
-    """Adds a header of its own to the caller's."""
-
     def produce(self, topic, value=None, headers=None, on_delivery=None):
         super().produce(topic, value, headers=self.add(headers), on_delivery=on_delivery)
 
@@ -125,8 +115,6 @@ def _call(headers):
 
 
 class InBatches(cimpl.Producer):
-    """A produce_batch of its own, with an argument of its own."""
-
     def produce_batch(self, topic, messages, tenant=None):
         return super().produce_batch(topic, [{"value": each, "key": tenant} for each in messages])
 
@@ -224,8 +212,6 @@ def test_own_produce_is_called_once_for_a_message_too_large(producer_of, short_l
 
 
 class Sends(cimpl.Producer):
-    """Calls the client's methods from others of its own."""
-
     def send(self, topic, value):
         super().produce(topic, value)
 

@@ -262,8 +262,6 @@ class Meeting(confluent_kafka.Consumer):
 
 
 class SwitchedOff(confluent_kafka.Consumer):
-    """A consumer that waits while tracing is switched off."""
-
     def poll(self, timeout=-1):
         MqTraceInstrumentor().uninstrument()
         return _ready(0)

@@ -9,6 +9,7 @@ import sys
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import get_type_hints
+from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
@@ -27,8 +28,6 @@ from tests.support.opentelemetry_release import needs_sdk
 
 
 class Shop(cimpl.Producer):
-    """An application's class, made before anybody instruments."""
-
     def produce(self, *args, **kwargs):
         return super().produce(*args, **kwargs)
 
@@ -167,16 +166,12 @@ def test_methods_that_are_no_functions_work_as_before(producer_of):
 
 
 class Slim:
-    """Applications' classes that keep no attributes of their own."""
+    """Applications' classes without a ``__dict__``."""
 
     class Producer(cimpl.Producer):
-        """A producer without a ``__dict__``."""
-
         __slots__ = ()
 
     class Consumer(cimpl.Consumer):
-        """A consumer without a ``__dict__``."""
-
         __slots__ = ()
 
 
@@ -382,18 +377,14 @@ assert not hasattr(AIOProducer.produce, "__wrapped__")
 def test_failed_restore_is_repeated_and_its_failing_step_leaves_the_others_done(
     application, instrument, no_failures_yet, monkeypatch
 ):
-    names = dict(vars(application))
+    names, refuse = dict(vars(application)), Mock(side_effect=RuntimeError("Set changed size during iteration"))
     instrument()
     with monkeypatch.context() as broken:
-        broken.setattr(ClientPatches, "restore", _refuse)
+        broken.setattr(ClientPatches, "restore", refuse)
         MqTraceInstrumentor().uninstrument()
     instrument()
-    monkeypatch.setattr(ClientPatches, "ending", (*ClientPatches.ending, _refuse))
+    monkeypatch.setattr(ClientPatches, "ending", (*ClientPatches.ending, refuse))
     MqTraceInstrumentor().uninstrument()
     assert guard.failures() == {"MqTraceInstrumentor.uninstrument": 1, "Patches.restore": 1}
     assert dict(vars(application)) == names
     assert (active.tracing, registry in sources) == (None, False)
-
-
-def _refuse(*_):
-    raise RuntimeError("Set changed size during iteration")

@@ -152,14 +152,10 @@ def _raise_kafka_error(*_args, **_kwargs):
 
 
 class BareConsumer(confluent_kafka.Consumer):
-    """A consumer whose calls fail so."""
-
     commit = poll = _raise_kafka_error
 
 
 class BareProducer(confluent_kafka.Producer):
-    """A producer whose calls fail so."""
-
     def produce(self, topic, value=None, headers=None, callback=None):
         _raise_kafka_error()
 

@@ -9,7 +9,6 @@ import pytest
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.landing import manifest_path
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.testing import ManualClock
 from tests.support.landings import landed_bodies, landed_lines, records_of
 from tests.support.native_spans import bean, pub, sub
 
@@ -18,8 +17,7 @@ def _records(root):
     return records_of(landed_bodies(root))
 
 
-def test_spans_become_records_in_the_landing(exported, tmp_path):
-    clock = ManualClock()
+def test_spans_become_records_in_the_landing(exported, tmp_path, clock):
     exporter = NativeFileSpanExporter(directory=tmp_path, trace_topic="MY_TRACE", clock=clock)
     exported(exporter, pub(1), sub(bean(1), bean(2)))
     records = _records(tmp_path)
@@ -36,27 +34,19 @@ def test_spans_become_records_in_the_landing(exported, tmp_path):
     assert {bean(1).msg_id, "order-1"} <= set(line["keys"].split(" "))
 
 
-def test_part_is_finished_at_its_age_without_more_records(traced, tmp_path):
-    clock = ManualClock()
+@pytest.mark.parametrize(
+    "steps",
+    [[(0, [1], 0), (0, [], 0), (999, [], 0), (1, [], 1)], [(0, [1], 0), (1000, [2], 2)]],
+    ids=["without more records", "in a lane that is never idle"],
+)
+def test_part_is_finished_at_its_age(traced, tmp_path, clock, steps):
     exporter = NativeFileSpanExporter(directory=tmp_path, clock=clock, max_part_age_millis=1000)
     processor, trace = traced(exporter, max_export_batch_size=1)
-    trace(pub(1))
-    processor.run_once()
-    for passed_ms, lines in (0, 0), (999, 0), (1, 1):
+    for passed_ms, numbers, lines in steps:
         clock.advance(ms=passed_ms)
-        exporter.on_idle()
+        trace(*map(pub, numbers))
+        processor.run_once() if numbers else exporter.on_idle()
         assert len(landed_lines(tmp_path)) == lines
-
-
-def test_part_of_a_lane_that_is_never_idle_is_finished_at_its_age(traced, tmp_path):
-    clock = ManualClock()
-    exporter = NativeFileSpanExporter(directory=tmp_path, clock=clock, max_part_age_millis=1000)
-    processor, trace = traced(exporter, max_export_batch_size=1)
-    for number, lines in (1, 0), (2, 2):
-        trace(pub(number))
-        processor.run_once()
-        assert len(landed_lines(tmp_path)) == lines
-        clock.advance(ms=1000)
 
 
 def test_shutdown_in_another_working_directory_finishes_the_part_and_refuses_later_spans(traced, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition, admin, cimpl
@@ -98,11 +99,8 @@ def test_creation_of_the_topic_ends_within_the_export_timeout(traced):
 
 
 def test_topic_that_cannot_be_created_is_sent_to(kafka, exported, arrived, monkeypatch):
-    class Refusing(admin.AdminClient):
-        def create_topics(self, *_, **__):
-            raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
-
-    monkeypatch.setattr(admin, "AdminClient", Refusing)
+    refused = KafkaException(KafkaError(KafkaError._INVALID_ARG))
+    monkeypatch.setattr(admin.AdminClient, "create_topics", Mock(side_effect=refused))
     exported(_exporter(kafka, create_trace_topic=True), pub(1), pub(2), max_export_batch_size=1)
     assert len(arrived()) == 2
 
@@ -232,9 +230,7 @@ def test_password_is_neither_logged_nor_shown_by_the_exporter(traced, tmp_path, 
 
 
 def test_callback_of_kafka_config_that_raises_costs_no_record(kafka, exported, landed, caplog):
-    def refuse(_statistics):
-        raise RuntimeError("of the application")
-
+    refuse = Mock(side_effect=RuntimeError("of the application"))
     conf = {"stats_cb": refuse, "statistics.interval.ms": 1, "linger.ms": 50}
     processor = exported(_exporter(kafka, kafka_config=conf), pub(1), pub(2))
     processor.shutdown()

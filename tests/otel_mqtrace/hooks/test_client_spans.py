@@ -209,48 +209,26 @@ def test_settlement_has_at_most_the_links_of_a_span(hook, exporter):
     assert len(exporter.take("commit orders").links) == 128
 
 
-COMMIT = TransactionState.COMMIT_MESSAGE
-
-
-@pytest.fixture
-def hooks(tracing_with):
-    tracing = tracing_with()
-    return SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
-
-
-def _sent(hooks, topic="orders"):
-    send, transaction = hooks
-    call = send.before(topic, transaction_id=transaction.transaction_id)
-    send.after(call, partition=0, offset=1)
-    return call
-
-
-def _ends(exporter):
-    exporter.take_all("send orders")
-    return [span.links[0].context.span_id for span in exporter.take_all("end_transaction orders")]
-
-
-def test_send_that_joins_after_the_commit_gets_its_end(hooks, exporter):
-    _, transaction = hooks
-    transaction.begin()
-    call = _sent(hooks)
-    transaction.ended(COMMIT, start_ns=0)
-    transaction.joined(call)
-    assert _ends(exporter) == [call.span_context.span_id]
-
-
-@pytest.mark.parametrize("is_in_earlier", [True, False], ids=["of the transaction before", "outside"])
-def test_send_of_no_transaction_or_an_earlier_one_has_no_end(hooks, exporter, is_in_earlier):
-    _, transaction = hooks
-    if is_in_earlier:
-        transaction.begin()
-    call = _sent(hooks)
-    if is_in_earlier:
-        transaction.ended(COMMIT, start_ns=0)
-    transaction.begin()
-    transaction.joined(call)
-    transaction.ended(COMMIT, start_ns=0)
-    assert _ends(exporter) == []
+@pytest.mark.parametrize(
+    ("steps", "has_end"),
+    [("begin send end join", True), ("begin send end begin join end", False), ("send begin join end", False)],
+    ids=["after its commit", "of the transaction before", "outside"],
+)
+def test_send_that_joins_a_transaction_has_its_end_if_it_was_sent_in_it(tracing, exporter, steps, has_end):
+    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
+    for step in steps.split():
+        if step == "begin":
+            transaction.begin()
+        elif step == "send":
+            call = hook.before("orders", transaction_id=transaction.transaction_id)
+            hook.after(call, partition=0, offset=1)
+        elif step == "join":
+            transaction.joined(call)
+        else:
+            transaction.ended(TransactionState.COMMIT_MESSAGE, start_ns=0)
+    sent = exporter.take("send orders").context.span_id
+    ends = exporter.take_all("end_transaction orders")
+    assert [end.links[0].context.span_id for end in ends] == [sent] * has_end
 
 
 @pytest.mark.parametrize(

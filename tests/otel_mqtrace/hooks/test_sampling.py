@@ -49,7 +49,6 @@ from otel_mqtrace.testing import RecordingExporter
 from tests.support.mailbox import incoming
 from tests.support.opentelemetry_release import needs_sdk
 
-NO_SDK = (NoOpTracerProvider().get_tracer("x"), ProxyTracerProvider().get_tracer("x"))
 ROOT = trace.INVALID_SPAN_CONTEXT
 
 
@@ -221,7 +220,7 @@ def test_change_of_the_tracer_or_propagator_ends_the_state(
 
 def test_tracer_without_an_sdk_has_no_limit_of_links() -> None:
     assert max_links(TracerProvider(span_limits=SpanLimits(max_links=7)).get_tracer("x")) == 7
-    assert [max_links(tracer) for tracer in NO_SDK] == [None, None]
+    assert [max_links(each().get_tracer("x")) for each in (NoOpTracerProvider, ProxyTracerProvider)] == [None, None]
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0)])

@@ -145,10 +145,6 @@ def test_start_reaches_an_export_of_the_application_as_a_span(tmp_path):
     assert processor.stats()["_Reading"]["exported"] == 1
 
 
-def _write_exception(span):
-    span.record_exception(ValueError("odd order"))
-
-
 @pytest.mark.parametrize(
     ("write", "read"),
     [
@@ -158,7 +154,7 @@ def _write_exception(span):
         (lambda span: span.add_link(SENDER), lambda span: span.links[-1].context == SENDER),
         (lambda span: span.update_name("bill"), lambda span: span.name == "bill"),
         (lambda span: span.set_status(StatusCode.OK), lambda span: span.status.is_ok),
-        (_write_exception, lambda span: span.events[0].name == "exception"),
+        (lambda span: span.record_exception(ValueError("odd")), lambda span: span.events[0].name == "exception"),
     ],
 )
 def test_first_write_of_the_handler_makes_an_sdk_span(write, read):

@@ -2,6 +2,7 @@
 
 import json
 from decimal import Decimal
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
@@ -230,10 +231,7 @@ def test_callback_gets_new_losses_by_reason_once_and_its_own_spans_are_traced():
 
 
 def test_exception_of_the_loss_callback_is_logged_once(caplog):
-    def fail(lane, lost):
-        raise RuntimeError(lane, lost)
-
-    processor = lossy(fail, SpanExportResult.FAILURE)
+    processor = lossy(Mock(side_effect=RuntimeError), SpanExportResult.FAILURE)
     for _ in range(3):
         processor.on_end(span())
     processor.force_flush()

@@ -150,24 +150,10 @@ def test_attributes_of_a_span_subclass_are_used():
     assert bean.keys == "***"
 
 
-class _Starts(Scripted):
-    exports_starts = True
-
-    def __init__(self):
-        super().__init__()
-        self.spans = []
-
-    def wants(self, each):
-        return each.attributes.get("mine", False)
-
-    def export(self, spans):
-        self.spans += spans
-        return super().export(spans)
-
-
 def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():
     provider = TracerProvider(resource=Resource({"service.name": "shop"}), shutdown_on_exit=False)
-    starts, plain = _Starts(), Scripted()
+    starts, plain = RecordingExporter(), Scripted()
+    starts.exports_starts, starts.wants = True, lambda each: each.attributes.get("mine", False)
     processor = MqTraceSpanProcessor(starts, plain, background=False)
     provider.add_span_processor(processor)
     tracer = provider.get_tracer("t")
@@ -178,7 +164,7 @@ def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():
     live.end()
     tracer.start_span("b").end()
     processor.force_flush()
-    first, second = starts.spans
+    first, second = starts.take_all()
     assert (first.end_time, dict(first.attributes)) == (None, {"mine": True, "x": 1})
     assert not hasattr(first, "set_attribute")
     parts = attrgetter("name", "context", "parent", "kind", "links", "start_time", "resource", "instrumentation_scope")

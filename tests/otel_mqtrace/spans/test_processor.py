@@ -168,13 +168,9 @@ def test_exporters_of_one_class_have_an_account_each():
 
 
 def test_exception_of_the_processor_is_counted_and_not_raised():
-    class Broken(ManualClock):
-        def monotonic_ns(self):
-            raise OSError("no clock")
-
-    exporter = Scripted()
+    exporter, clock = Scripted(), Mock(ManualClock, **{"monotonic_ns.side_effect": OSError("no clock")})
     exporter.exports_starts = True
-    processor = MqTraceSpanProcessor(exporter, clock=Broken(), background=False)
+    processor = MqTraceSpanProcessor(exporter, clock=clock, background=False)
     for count, offer in enumerate(
         (processor.on_end, processor.on_end, processor.on_start, processor.offer_record_start), 1
     ):
@@ -317,17 +313,13 @@ def test_worker_survives_any_exception_of_an_export_or_flush(poison, thread_deat
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
 @pytest.mark.parametrize("background", [True, False])
 def test_shutdown_goes_on_after_any_exception_of_an_exporter(poison, background, thread_deaths):
-    class Broken(Scripted):
-        def shutdown(self):
-            super().shutdown()
-            raise poison
-
-    exporter, next_one = Broken(), Scripted()
+    exporter, next_one = Scripted(), Scripted()
+    exporter.shutdown = Mock(side_effect=poison)
     processor = MqTraceSpanProcessor(exporter, next_one, background=background)
     processor.on_end(span("a"))
     processor.shutdown()
-    assert (exporter.shutdowns, next_one.shutdowns, thread_deaths) == (1, 1, [])
-    assert processor.stats()["Broken"]["exported"] == 1
+    assert (exporter.shutdown.call_count, next_one.shutdowns, thread_deaths) == (1, 1, [])
+    assert processor.stats()["Scripted"]["exported"] == 1
 
 
 def test_exporter_without_a_shutdown_is_reported_and_the_processor_ends(caplog, thread_deaths):
@@ -410,12 +402,10 @@ def test_processor_after_shutdown_calls_no_exporter_and_starts_no_thread(monkeyp
 
 
 def test_flush_and_shutdown_export_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
-    def refuse(_self):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
     exporter = Flushing()
     processor = MqTraceSpanProcessor(exporter)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refused = RuntimeError("can't create new thread at interpreter shutdown")
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=refused))
     processor.on_end(span("a"))
     assert processor.force_flush(GENEROUS_MS)
     assert (exporter.names, len(exporter.flushes)) == (["a"], 1)

@@ -19,23 +19,17 @@ texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b"a\x01b", "шовх
 headers = st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "other"]), texts), max_size=3)
 
 
-class _Metadata:
-    def __init__(self, cluster_id):
-        self._mqtrace_cluster_id = cluster_id
-
-    def leader_for_partition(self, partition):
-        return partition.partition
-
-    def broker_metadata(self, node):
-        return None if node == 3 else SimpleNamespace(host=f"b{node}", port=9092)
-
-
 class _Producer:
     _value_serializer = None
 
     def __init__(self, cluster_id):
+        cluster = SimpleNamespace(
+            _mqtrace_cluster_id=cluster_id,
+            leader_for_partition=lambda partition: partition.partition,
+            broker_metadata=lambda node: None if node == 3 else SimpleNamespace(host=f"b{node}", port=9092),
+        )
         self.client = SimpleNamespace(
-            cluster=_Metadata(cluster_id), _bootstrap_servers="b1:9092", _client_id="shop", _security_protocol="SSL"
+            cluster=cluster, _bootstrap_servers="b1:9092", _client_id="shop", _security_protocol="SSL"
         )
 
 

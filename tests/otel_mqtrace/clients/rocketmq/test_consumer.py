@@ -298,10 +298,6 @@ class _Listener(rocketmq.MessageListener):
         return self.acts[message.body](message)
 
 
-def _raise(message):
-    raise ValueError(message.body)
-
-
 def _set_failed(_message):
     process.failed()
     return ConsumeResult.SUCCESS
@@ -310,7 +306,7 @@ def _set_failed(_message):
 ANSWERS = {
     b"success": (lambda _: ConsumeResult.SUCCESS, "SUCCESS"),
     b"failure": (lambda _: ConsumeResult.FAILURE, "FAILED"),
-    b"raise": (_raise, "EXCEPTION"),
+    b"raise": (Mock(side_effect=ValueError), "EXCEPTION"),
     b"nothing": (lambda _: None, "RETURNNULL"),
     b"set": (_set_failed, "FAILED"),
     b"block": (process(lambda _: ConsumeResult.SUCCESS), "SUCCESS"),

@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -312,14 +313,10 @@ def test_answer_of_the_checker_is_an_end_from_a_check_and_its_exception_none(
     _assert_end(spans.take(f"end_transaction {topic}"), sent, receipt, state, from_check=True)
 
 
-class _Referring:
-    client = None
-
-
 def test_client_without_references_is_freed(instrument, proxy, spans, message):
     instrument()
     conf = rocketmq.ClientConfiguration(proxy.endpoints, rocketmq.Credentials())
-    checker, listener = _Referring(), _Referring()
+    checker, listener = SimpleNamespace(), SimpleNamespace()
     checker.client = producer = rocketmq.Producer(conf, None, checker)
     listener.client = pushed = rocketmq.PushConsumer(conf, "billing", listener, {"o": rocketmq.FilterExpression()})
     with pytest.raises(IllegalStateException):
