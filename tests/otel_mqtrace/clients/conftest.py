@@ -142,7 +142,6 @@ def producer_of(instrument, kafka):
 
 @pytest.fixture
 def producer(producer_of):
-    """A traced producer."""
     return producer_of()
 
 

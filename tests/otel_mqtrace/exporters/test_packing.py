@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.exporters.packing import MAX_KEYS_BYTES, Packing
-from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
@@ -20,6 +19,7 @@ from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.support.landings import landed_bodies, records_of
+from tests.support.mailbox import incoming
 from tests.support.native_spans import bean, pub, sub
 
 
@@ -147,10 +147,7 @@ def _send(tracing, number=0, *, write=lambda _span: None, **options):
 
 def _process(tracing, *numbers, write=lambda _span: None):
     hook = ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
-    messages = [
-        IncomingMessage(topic=_TOPIC, partition=0, offset=each, headers=[("UNIQ_KEY", _IDS[each].encode())])
-        for each in numbers
-    ]
+    messages = [incoming(("UNIQ_KEY", _IDS[each].encode()), topic=_TOPIC, offset=each) for each in numbers]
     for call in hook.before(messages):
         write(call.span)
         hook.after(call)

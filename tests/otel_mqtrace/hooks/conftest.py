@@ -30,7 +30,6 @@ def tracing_with(exporter, clock):
 
 @pytest.fixture
 def tracing(tracing_with):
-    """A Tracing of default settings."""
     return tracing_with()
 
 
@@ -54,7 +53,6 @@ def mailbox(mailbox_with):
 
 @pytest.fixture
 def sender(tracing_with):
-    """Make a send hook of settings."""
     return lambda **settings: SendHook(tracing=tracing_with(**settings), servers="broker:9092")
 
 

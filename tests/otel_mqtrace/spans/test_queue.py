@@ -1,6 +1,5 @@
 """The bounded queue with its account, and the lane around it: when a batch leaves, what an answer means, the worker."""
 
-import logging
 import signal
 import sys
 import textwrap
@@ -365,26 +364,24 @@ def test_half_a_queue_smaller_than_what_an_exporter_takes_at_once_leaves_without
 def test_losses_are_logged_in_sums(caplog):
     clock = ManualClock()
     lane = lane_of(Scripted(), clock=clock, max_queue_size=1, max_export_batch_size=1)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            _offer(lane, *["a"] * 1000)
-            lane.run_once(clock.monotonic_ns())
-        assert [record.getMessage() for record in caplog.records] == [
-            "mqtrace: test: 999 spans lost since the last line; totals of 1000: queue_full 999"
-        ]
-        clock.advance(ms=30_000)
-        _offer(lane, "a")
+    for _ in range(3):
+        _offer(lane, *["a"] * 1000)
         lane.run_once(clock.monotonic_ns())
+    assert [record.getMessage() for record in caplog.records] == [
+        "mqtrace: test: 999 spans lost since the last line; totals of 1000: queue_full 999"
+    ]
+    clock.advance(ms=30_000)
+    _offer(lane, "a")
+    lane.run_once(clock.monotonic_ns())
     assert "1998 spans lost" in caplog.records[-1].getMessage()
     assert len(caplog.records) == 2
 
 
 def test_what_an_exporter_raises_is_logged_once_for_each_type(caplog):
     lane = lane_of(Scripted(ValueError("no key"), ValueError("again"), KeyError("other")), max_export_batch_size=1)
-    with caplog.at_level(logging.WARNING):
-        _offer(lane, "a", "b", "c")
-        for _ in range(3):
-            lane.run_once(FOREVER)
+    _offer(lane, "a", "b", "c")
+    for _ in range(3):
+        lane.run_once(FOREVER)
     raised = [record for record in caplog.records if "raised" in record.getMessage()]
     assert [str(record.exc_info[1]) for record in raised] == ["no key", "'other'"]
     assert raised[0].getMessage() == "mqtrace: test raised in export() (logged once)"

@@ -25,7 +25,6 @@ def loop_of_the_main_thread():
 
 @pytest.fixture
 def proxy():
-    """A proxy with nothing in it."""
     with RocketMqProxy() as running:
         yield running
 
@@ -56,7 +55,6 @@ def started(proxy):
 
 @pytest.fixture
 def producer(instrument, started):
-    """A traced producer."""
     instrument()
     return started(rocketmq.Producer)
 
