@@ -18,8 +18,6 @@ SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.json
 AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grace", "0", "--engine", "local"]
 NO_JAEGER = "jaeger://127.0.0.1:1?service=s"
 NOT_WRITABLE = "/proc/self/fdinfo"  # not even by root
-
-
 DAY = "native/date=2026-11-21"
 WRONG = {
     "reconcile": [

@@ -1,5 +1,8 @@
 """The order book and the plan of faults depend on the seed alone, and hold everything the demo needs."""
 
+from itertools import chain, repeat
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,24 +57,19 @@ def test_plan_holds_every_fault_on_a_message_of_its_own(seed, messages):
 
 
 # -- the order system -------------------------------------------------------------------------------------------------
+def _serving(*turns):
+    """Return a department that handles so many messages at each turn, and none later."""
+    return SimpleNamespace(serve=chain(turns, repeat(0)).__next__)
 
 
-class _Served:
-    """A department that handles so many messages at each turn, or fails."""
-
-    def __init__(self, *turns):
-        self._turns = list(turns)
-
-    def serve(self):
-        turn = self._turns.pop(0) if self._turns else 0
-        if isinstance(turn, Exception):
-            raise turn
-        return turn
+def _dying():
+    yield 1
+    raise RuntimeError("no disk")
 
 
 def test_serving_without_progress_or_with_a_failure_raises_an_error():
-    serve_all([_Served(1, 0, 2), _Served(0, 1)], 4)
+    serve_all([_serving(1, 0, 2), _serving(0, 1)], 4)
     with pytest.raises(PeerError, match="stand still at 1 of 2"):
-        serve_all([_Served(1)], 2, patience_ms=1)
+        serve_all([_serving(1)], 2, patience_ms=1)
     with pytest.raises(PeerError, match="died: no disk"):
-        serve_all([_Served(1, RuntimeError("no disk"))], 2)
+        serve_all([SimpleNamespace(serve=_dying().__next__)], 2)

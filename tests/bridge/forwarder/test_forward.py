@@ -33,7 +33,6 @@ def test_pass_lands_every_message_with_its_place(topic, tmp_path):
 
 
 def test_failed_landing_commits_nothing(topic, tmp_path):
-    """A landing that fails loses nothing: the next pass reads it again, of the same source and of another one."""
     topic.send(b"1", b"2")
     (tmp_path / "file").touch()
     for _ in range(2):
@@ -56,14 +55,11 @@ class _WhileReading(SystemClock):
 
 
 def test_message_sent_during_a_pass_is_landed_once(topic, tmp_path):
-    """A live topic: fetched together with the rest or by the next pass, but neither lost nor doubled."""
     early, late = ([f"{number:03}".encode() for number in numbers] for numbers in (range(100), range(100, 150)))
     topic.send(*early, partition=0)
     clock = _WhileReading(lambda: topic.send(*late, partition=0))
-    config = {
-        "fetch.wait.max.ms": 10,
-        "enable.partition.eof": True,
-    }  # both are handed out by one call; an application's
+    # both are handed out by one call; an application's
+    config = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
     with topic.source(clock=clock, kafka_config=config) as source:
         assert forward_once(source, LandingWriter(tmp_path)).messages >= 100
         forward_once(source, LandingWriter(tmp_path))

@@ -174,7 +174,6 @@ def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):
 
 
 def test_topic_of_a_collector_becomes_a_trace_topic(capsys):
-    """Kafka to Kafka; a message that is not OTLP is counted and takes nothing along."""
     with EmbeddedKafka() as kafka:
         kafka.create_topic("otlp_spans", 1)
         kafka.create_topic("RMQ_SYS_TRACE_TOPIC", 1)

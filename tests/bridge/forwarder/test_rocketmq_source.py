@@ -67,7 +67,6 @@ def test_all_queues_of_all_brokers_are_drained_to_their_end(cluster, open_source
 
 
 def test_second_source_continues_where_the_first_committed(cluster, open_source):
-    """The brokers keep offsets; what was not committed comes again; another group begins anew."""
     broker, other = cluster.brokers
     first = open_source()
     assert _bodies(first) == []

@@ -35,8 +35,6 @@ stamps = st.sampled_from([0, -1, START_MS, START_MS + 7, (1 << 63) - 1]) | numbe
 hosts = (
     st.sampled_from(["10.0.0.5:10911", "[::1]:1", "h", ":9", "h:²", "h:99999999999999999999", "http://h:1,g:2"]) | texts
 )
-
-
 beans = fields_of(TraceBean, texts, numbers, body_length=st.none() | lengths, store_host=st.none() | hosts)
 
 

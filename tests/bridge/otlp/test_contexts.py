@@ -116,24 +116,21 @@ def _span(attributes, *, kind="CONSUMER", links=()):
 
 
 def _delivery(**more):
-    return {
-        "messaging.system": "rocketmq",
-        "messaging.operation": "process",
-        "messaging.destination.name": "orders",
-        **more,
-    }
+    """Return attributes of a delivery; ``more`` are named without their prefix, with _ for a dot."""
+    named = {"system": "rocketmq", "operation": "process", "destination_name": "orders", **more}
+    return {f"messaging.{name.replace('_', '.')}": value for name, value in named.items()}
 
 
 def test_delivery_without_a_request_id_gives_two_halves_with_the_span_id():
     """RocketMQ's dashboard joins them by the request id."""
-    half, whole = contexts_of(_span(_delivery(**{"messaging.message.id": "M1"}))).contexts
+    half, whole = contexts_of(_span(_delivery(message_id="M1"))).contexts
     assert (half.trace_type, half.timestamp_ms) == (TraceType.SUB_BEFORE, 1_000)
     assert (whole.trace_type, whole.timestamp_ms, whole.cost_ms) == (TraceType.SUB_AFTER, 1_040, 40)
     assert half.request_id == whole.request_id == "AB12"
 
 
 def test_fields_missing_on_a_span_stay_absent():
-    (sent,) = contexts_of(_span(_delivery(**{"messaging.operation": "publish"}), kind="PRODUCER")).contexts
+    (sent,) = contexts_of(_span(_delivery(operation="publish"), kind="PRODUCER")).contexts
     expected = {"trace_type": TraceType.PUB, "timestamp_ms": 1_000, "cost_ms": 40, "topic": "orders"}
     assert _fields(sent) == {**expected, "msg_type": MessageType.NORMAL}
 
@@ -143,14 +140,14 @@ def test_batch_is_one_record_for_each_message():
     links = [{"messaging.message.id": "M1", "messaging.destination.name": "other"}, {"messaging.message.id": "M2"}]
     linked = contexts_of(_span(_delivery(), links=links)).contexts
     assert [(each.beans[0].msg_id, each.beans[0].topic) for each in linked[1::2]] == [("M1", "other"), ("M2", "orders")]
-    joined = contexts_of(_span(_delivery(**{"messaging.message.id": "M1,M2"}))).contexts
+    joined = contexts_of(_span(_delivery(message_id="M1,M2"))).contexts
     assert [each.beans[0].msg_id for each in joined[1::2]] == ["M1", "M2"]
     assert {each.cost_ms for each in joined[1::2]} == {20}
 
 
 def test_kafka_message_without_an_id_is_identified_by_its_position():
-    place = {"system": "kafka", "destination.partition.id": "3", "kafka.offset": 41, "kafka.consumer.group": "g"}
-    whole = contexts_of(_span(_delivery(**{f"messaging.{name}": value for name, value in place.items()}))).contexts[1]
+    place = {"destination_partition_id": "3", "kafka_offset": 41, "kafka_consumer_group": "g"}
+    whole = contexts_of(_span(_delivery(system="kafka", **place))).contexts[1]
     (bean,) = whole.beans
     assert (bean.msg_id, bean.offset_msg_id, whole.group_name) == ("orders-3@41", "orders-3@41", "g")
 

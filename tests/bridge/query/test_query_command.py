@@ -245,8 +245,6 @@ def test_query_prints_to_a_terminal_that_is_not_utf_8(landing, monkeypatch):
 
 # -- what the page says of the command --------------------------------------------------------------------------------
 DOCUMENT = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
-
-
 PARTS = {
     "searched": Searched,
     "findings[]": Finding,
@@ -255,8 +253,6 @@ PARTS = {
     "recalls[]": Recall,
     "timeline[]": Event,
 }
-
-
 MESSAGE = answer_json(answer_of(landed(pub()), ID))["messages"][0]
 EVIDENCE = MESSAGE["sends"][0]["evidence"][0]
 

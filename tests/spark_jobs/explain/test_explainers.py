@@ -151,8 +151,6 @@ def answers():
 
 UNTRACED = ("BY_DESIGN", "producer_made_no_trace_context")
 UNEXPLAINED = ("UNEXPLAINED", None)
-
-
 LOST_CALL = ("BY_DESIGN", "rocketmq_records_no_call_that_ends_with_a_batch_sent_message")
 DEGRADED = ("KEY_DEGRADED", "partner_without_id")
 REASONS = {

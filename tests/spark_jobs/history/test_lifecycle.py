@@ -18,17 +18,8 @@ from tests.support.events import START_MS, before, both, consumed, publish
 from tests.support.kernel_runs import judge, plan_of, table_of
 
 MINUTE_MS = 60_000
-KEY = OpenKey(
-    status="NATIVE_ONLY",
-    reason="UNEXPLAINED",
-    reason_detail="why",
-    left_as=None,
-    is_on_both=False,
-    is_known=False,
-    was_closed=False,
-    is_old=False,
-    is_young=False,
-)
+FLAGS = dict.fromkeys(("is_on_both", "is_known", "was_closed", "is_old", "is_young"), False)
+KEY = OpenKey(status="NATIVE_ONLY", reason="UNEXPLAINED", reason_detail="why", left_as=None, **FLAGS)
 SETTLED = KEY._replace(reason="BY_DESIGN")
 MET = KEY._replace(status="MATCHED_EXACT", reason=None, is_on_both=True)
 HALF = KEY._replace(status="MISMATCHED", reason="HALF_RECORD", is_on_both=True)

@@ -95,6 +95,22 @@ def whole(recorded, tmp_path_factory):
     return batch.run(options(*recorded, out, engine="local")), rows(out)
 
 
+def run_rounds(given: ReconcileOptions, arrive, *, rounds: int, **how):
+    """Stream until the wait of that number; ``arrive()`` brings data in the first. Return all results, the last, the waits."""
+    waits, reported = [], []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == rounds:
+            raise KeyboardInterrupt
+        if len(waits) == 1:
+            arrive()
+
+    how["report"] = lambda result: nullcontext(reported.append(result) or {})
+    last = stream.run(given, every_ms=30_000, wait=wait, **how)
+    return reported, last, waits
+
+
 @pytest.fixture(scope="module")
 def streamed(spark, recorded, tmp_path_factory):
     root, out = tmp_path_factory.mktemp("arriving"), tmp_path_factory.mktemp("streamed")
@@ -102,25 +118,14 @@ def streamed(spark, recorded, tmp_path_factory):
     kept_back = [path for side in (native, otlp) for path in sorted(side.rglob("part*.jsonl"))[1:]]
     for path in kept_back:
         path.rename(path.with_suffix(".jsonl.tmp"))
-    waits, reported = [], []
 
-    def wait(seconds):
-        waits.append(seconds)
-        if len(waits) == 1:
-            for path in kept_back:
-                path.with_suffix(".jsonl.tmp").rename(path)
-        if len(waits) == 3:
-            raise KeyboardInterrupt
+    def arrive():
+        for path in kept_back:
+            path.with_suffix(".jsonl.tmp").rename(path)
 
-    last = stream.run(
-        options(native, otlp, out, history=out / "history"),
-        every_ms=30_000,
-        report=lambda result: nullcontext(reported.append(result) or {}),
-        wait=wait,
-        files_per_batch=2,
-    )
-    verdicts = [row.replace(str(root), str(recorded[0].parent)) for row in rows(out)]
-    return reported, last, waits, sorted(verdicts)
+    given = options(native, otlp, out, history=out / "history")
+    streamed = run_rounds(given, arrive, rounds=3, files_per_batch=2)
+    return *streamed, sorted(row.replace(str(root), str(recorded[0].parent)) for row in rows(out))
 
 
 @pytest.mark.spark
@@ -197,21 +202,12 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
         side.mkdir()
         (side / "empty.jsonl").touch()
     auto = ReconcileOptions(native=(str(sides[0]),), otlp=(str(sides[1]),), out=out, grace_ms=0)
-    reported, waits = [], []
 
-    def wait(seconds):
-        waits.append(seconds)
-        if len(waits) == 2:
-            raise KeyboardInterrupt
+    def arrive():
         for side, source in zip(sides, recorded, strict=True):
             shutil.copytree(source, side, dirs_exist_ok=True)
 
-    stream.run(
-        auto,
-        every_ms=30_000,
-        report=lambda result: nullcontext(reported.append(result) or {}),
-        wait=wait,
-    )
+    reported, *_ = run_rounds(auto, arrive, rounds=2)
     first, last = (result.writers for result in reported)
     assert (first.profile, first.native_writer, first.evidence) == ("mqtrace", "mqtrace", ())
     assert (last.profile, last.native_writer) == ("java-agent", "rocketmq-4.9.8")

@@ -14,37 +14,35 @@ from bridge.storage import as_path, list_files
 from bridge.storage.stores import Store
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.workspace import replace_outcome, work_directory
-from tests.support.programs import run_program, run_python, signalled_at
+from tests.support.programs import run_in_child, run_program, signalled_at
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
-_KILLED_WITHIN = """
-import os, pathlib, signal, sys
-from spark_jobs.jobs.workspace import work_directory
-with work_directory(pathlib.Path(sys.argv[1])) as work:
-    (work / "rows.parquet").write_bytes(b"half of it")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
-def left_in(out: Path) -> list[str]:
+def left_in(out):
     return sorted(path.name for path in out.iterdir())
 
 
-def test_directory_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
-    assert run_python(_KILLED_WITHIN, tmp_path).returncode < 0
+def test_directory_of_a_killed_run_is_removed_by_the_next(tmp_path):
+    def die_within():
+        with work_directory(tmp_path) as work:
+            (work / "rows.parquet").write_bytes(b"half of it")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert run_in_child(die_within) == -signal.SIGKILL
     assert len(left_in(tmp_path)) == 1
     with work_directory(tmp_path) as work:
         assert left_in(tmp_path) == [work.name]
 
 
-def test_directory_is_removed_after_the_block_and_one_without_a_lock_is_not(tmp_path: Path) -> None:
+def test_directory_is_removed_after_the_block_and_one_without_a_lock_is_not(tmp_path):
     (tmp_path / ".work-of-somebody").mkdir()
     with work_directory(tmp_path) as work:
         (work / "rows.parquet").write_bytes(b"some")
     assert left_in(tmp_path) == [".work-of-somebody"]
 
 
-def test_file_system_error_within_the_block_is_raised(tmp_path: Path) -> None:
+def test_file_system_error_within_the_block_is_raised(tmp_path):
     with pytest.raises(OSError, match="no space left"), work_directory(tmp_path):
         raise OSError("no space left")
 
@@ -57,7 +55,7 @@ def test_file_system_error_within_the_block_is_raised(tmp_path: Path) -> None:
         (errno.EFBIG, "file too large: raise ulimit -f"),
     ],
 )
-def test_full_disk_within_the_block_is_a_line_with_the_fix(tmp_path: Path, number: int, message: str) -> None:
+def test_full_disk_within_the_block_is_a_line_with_the_fix(tmp_path, number, message):
     message = message.format(tmp_path)
     with pytest.raises(UsageError, match=message), work_directory(tmp_path):
         raise OSError(number, "as pyarrow has it")
@@ -65,7 +63,7 @@ def test_full_disk_within_the_block_is_a_line_with_the_fix(tmp_path: Path, numbe
 
 
 @pytest.fixture
-def outcome(tmp_path: Path) -> tuple[Path, Path]:
+def outcome(tmp_path):
     """Return the work directory and ``--out``, each with verdicts, and the reports of an earlier run in ``--out``."""
     work, out = tmp_path / ".work", tmp_path / "out"
     for directory, text in ((work, "new"), (out, "old")):
@@ -80,30 +78,28 @@ NEW = {"report.html": "new", "result.json": "new \udcff"}
 _OLD = {"verdicts": ["old.parquet"]} | dict.fromkeys([*NEW, "foreign.txt"], "old")
 
 
-def state(out: Path) -> dict[str, object]:
+def state(out):
     return {path.name: left_in(path) if path.is_dir() else path.read_text() for path in out.iterdir()}
 
 
-def test_outcome_replaces_verdicts_and_reports(outcome: tuple[Path, Path]) -> None:
+def test_outcome_replaces_verdicts_and_reports(outcome):
     work, out = outcome
     replace_outcome(NEW, work, out, has_verdicts=True)
     assert state(out) == _OLD | {"verdicts": ["new.parquet"], "report.html": "new", "result.json": "new \\udcff"}
     assert {stat.S_IMODE((out / name).stat().st_mode) for name in NEW} == {0o644}
 
 
-def test_verdicts_without_a_report_leave_no_result_of_an_earlier_run(outcome: tuple[Path, Path]) -> None:
+def test_verdicts_without_a_report_leave_no_result_of_an_earlier_run(outcome):
     replace_outcome({}, *outcome, has_verdicts=True)
     assert state(outcome[1]) == {"verdicts": ["new.parquet"], "report.html": "old", "foreign.txt": "old"}
 
 
-def test_texts_of_a_command_that_judges_nothing_leave_the_outcome_of_a_run(outcome: tuple[Path, Path]) -> None:
+def test_texts_of_a_command_that_judges_nothing_leave_the_outcome_of_a_run(outcome):
     replace_outcome({"graph.html": "g"}, *outcome, has_verdicts=False)
     assert state(outcome[1]) == {**_OLD, "graph.html": "g"}
 
 
-def test_run_without_an_event_leaves_no_verdicts_of_an_earlier_one_in_a_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_without_an_event_leaves_no_verdicts_of_an_earlier_one_in_a_store(tmp_path, monkeypatch):
     store = Store(LocalFileSystem(), str(tmp_path), renames=False)
     monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
     work, out = (as_path(f"s3a://bucket/{name}") for name in (".work", "out"))
@@ -115,15 +111,13 @@ def test_run_without_an_event_leaves_no_verdicts_of_an_earlier_one_in_a_store(
 
 
 @pytest.mark.parametrize("failing", range(1, 7))
-def test_outcome_is_replaced_whole_or_not_at_all(
-    outcome: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, failing: int
-) -> None:
+def test_outcome_is_replaced_whole_or_not_at_all(outcome, monkeypatch, failing):
     """Whichever renaming fails; until the last one there is no ``result.json`` beside other verdicts."""
     work, out = outcome
     calls = iter(range(1, 99))
     rename = Path.rename
 
-    def fail_once(path: Path, target: Path) -> Path:
+    def fail_once(path, target):
         if (number := next(calls)) == failing:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         assert not (out / "result.json").exists() or number == 1
@@ -136,7 +130,7 @@ def test_outcome_is_replaced_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("large", NEW)
-def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Path, Path], large: str) -> None:
+def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome, large):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
@@ -159,9 +153,7 @@ def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Pa
     ],
     ids=["local", "stream", "Spark that starts", "interrupted start", "interrupted job"],
 )
-def test_stopped_run_is_one_line_and_leaves_no_directory_and_no_process(
-    tmp_path: Path, sent: signal.Signals, stage: str, delay_s: float, how: list[str]
-) -> None:
+def test_stopped_run_is_one_line_and_leaves_no_directory_and_no_process(tmp_path, sent, stage, delay_s, how):
     """A termination comes in the background of a shell script, where SIGINT is ignored."""
     sides = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl", "--out", tmp_path]
     in_background = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if sent is signal.SIGTERM else []

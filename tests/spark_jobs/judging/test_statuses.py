@@ -59,8 +59,6 @@ STORIES = {
         "MATCHED_NORMALISED",
     ),
 }
-
-
 AGENT_STORIES = {
     "a send pairs by its message alone": Story(
         [publish("native", "M"), agent(publish("otlp", "M", at_ms=20), group_name=None)],

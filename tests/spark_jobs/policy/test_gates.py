@@ -174,16 +174,10 @@ ROW = {
     "key_level": 1,
     "bucket_ms": 0,
     **dict.fromkeys(("reason", "reason_detail", "duplicates", "age", "lifecycle", "open_age")),
-    "on_native": True,
-    "native_count": 2,
+    **dict.fromkeys(("on_native", "on_otlp"), True),
+    **dict.fromkeys(("native_count", "otlp_count", "otlp_records", "half_merged", "keys"), 2),
     "native_records": 4,
-    "half_merged": 2,
-    "on_otlp": True,
-    "otlp_count": 2,
-    "otlp_records": 2,
-    "keys": 2,
-    **dict.fromkeys(("native_exact_duplicates", "otlp_exact_duplicates"), 0),
-    **dict.fromkeys(("native_other_duplicates", "otlp_other_duplicates"), 0),
+    **{f"{side}_{kind}_duplicates": 0 for side in ("native", "otlp") for kind in ("exact", "other")},
 }
 DUPLICATE = {**ROW, "keys": 1, "native_records": 3, "half_merged": 1, "native_exact_duplicates": 1, "otlp_records": 1}
 GONE = {"status": "NATIVE_ONLY", "on_otlp": False, "otlp_records": 0}

@@ -189,8 +189,6 @@ pytestmark = [
 ]
 SECTIONS = set(re.findall(r'<section id="(\w+)"', render_page(result())))
 TEXT = "document.body.innerText"
-
-
 SEARCHED = Searched(where="a landing", messages=9, remarks=("one file was cut off",))
 PAGES = {
     "report": lambda: render_page(result()),

@@ -34,9 +34,8 @@ SECTIONS = (
     *("verdict", "timeline", "gates", "samples", "malformed", "statuses", "fields", "losses", "trend", "traffic"),
     *("latency", "timing", "ledger", "inputs", "glossary"),
 )
-
-
 LATE = replace(gates()[0], name="late", value=2.5, threshold=1)
+CLEAN = {"verdict": "PASS", "exit_code": 0, "findings": {}, "loss": {}, "gates": ()}
 
 
 @pytest.fixture(scope="module")
@@ -104,17 +103,7 @@ def test_verdict_sentence_links_each_count_to_its_samples():
     ("changes", "sentence"),
     [
         ({"gates": (LATE,), "status": {}, "loss": {}}, "late is 2.5 (must be <= 1)."),
-        (
-            {
-                "verdict": "PASS",
-                "exit_code": 0,
-                "status": {"MATCHED_EXACT": 5},
-                "findings": {},
-                "loss": {},
-                "gates": (),
-            },
-            "The two formats agree: no gate fails.",
-        ),
+        ({**CLEAN, "status": {"MATCHED_EXACT": 5}}, "The two formats agree: no gate fails."),
         (
             {"status": {"MISMATCHED": 1}, "loss": {"native": replace(result().loss["native"], unexplained=1)}},
             "1 native record lost without explanation, 1 event differs.",

@@ -58,6 +58,10 @@ def kafka():
         yield running
 
 
+def source_of(kafka, topic):
+    return f"kafka://{kafka.bootstrap_servers}/{topic}"
+
+
 def content_of(side, *but):
     return Counter(
         repr({name: value for name, value in row.items() if name not in {*ORIGIN, *but}}) for row in events_of(side)
@@ -65,9 +69,9 @@ def content_of(side, *but):
 
 
 def test_trace_topic_is_read_like_its_landing(kafka, tmp_path):
-    source = f"kafka://{kafka.bootstrap_servers}/traces"
+    source = source_of(kafka, "traces")
     from_file = native_side(tmp_path / "file", str(NATIVE))
-    side = native_side(tmp_path / "kafka", source, f"kafka://{kafka.bootstrap_servers}/empty")
+    side = native_side(tmp_path / "kafka", source, source_of(kafka, "empty"))
     assert content_of(side) == content_of(from_file)
     assert side.records_read == from_file.records_read + 2
     assert side.records_read + side.exploded == len(rows_in(side.files))
@@ -85,7 +89,7 @@ def test_trace_topic_is_read_like_its_landing(kafka, tmp_path):
 
 
 def test_topic_of_both_encodings_holds_the_spans_that_were_sent(kafka, tmp_path):
-    side = otlp_side(tmp_path / "kafka", f"kafka://{kafka.bootstrap_servers}/spans")
+    side = otlp_side(tmp_path / "kafka", source_of(kafka, "spans"))
     from_file = otlp_side(tmp_path / "file", str(SPANS))
     once = content_of(from_file, "raw_hash")
     assert content_of(side, "raw_hash") == Counter({event: 2 * count for event, count in once.items()})
@@ -104,17 +108,15 @@ def test_small_file_and_small_topic_are_both_read(kafka, tmp_path):
     kafka.create_topic("small", partitions=1)
     put_messages(kafka.bootstrap_servers, "small", *SPANS.read_bytes().splitlines())
     once = otlp_side(tmp_path / "file", str(SPANS))
-    twice = otlp_side(tmp_path / "both", str(SPANS), f"kafka://{kafka.bootstrap_servers}/small")
+    twice = otlp_side(tmp_path / "both", str(SPANS), source_of(kafka, "small"))
     assert len(events_of(twice)) == 2 * len(events_of(once))
     assert twice.records_read == 2 * once.records_read
 
 
 def test_topic_is_inspected_like_a_file(kafka):
-    offsets = {}
-    for topic in ("traces", "spans", "empty"):
-        offsets[topic] = Inventory()
-        list(inspect_sources([f"kafka://{kafka.bootstrap_servers}/{topic}"], offsets[topic]))
-    traces, spans, empty = offsets.values()
+    traces, spans, empty = Inventory(), Inventory(), Inventory()
+    for topic, inventory in (("traces", traces), ("spans", spans), ("empty", empty)):
+        list(inspect_sources([source_of(kafka, topic)], inventory))
     assert (traces.side, traces.layout, traces.items, traces.malformed) == ("native", "kafka", 271, 4)
     assert (spans.side, spans.items, spans.malformed) == ("otlp", 2 * 209, 3)
     assert {split.path.partition("@")[0] for split in spans.bad} == {"spans-0", "spans-1"}
@@ -129,14 +131,11 @@ def test_topic_is_inspected_like_a_file(kafka):
     ],
 )
 def test_writers_are_detected_from_the_beginning_of_the_topics(kafka, named, reason):
-    sources = {
-        side: f"kafka://{kafka.bootstrap_servers}/{topic}"
-        for side, topic in ((Side.NATIVE, "traces"), (Side.OTLP, "spans"))
-    }
-    inputs = (find_inputs(side, [source], {}) for side, source in sources.items())
+    topics = ((Side.NATIVE, "traces"), (Side.OTLP, "spans"))
+    inputs = (find_inputs(side, [source_of(kafka, topic)], {}) for side, topic in topics)
     (why,) = find_writers(*inputs, ReadOptions(), **{"profile": AUTO, "native_writer": AUTO, **named}).reasons.values()
     assert why.startswith(reason)
-    assert f" in kafka://{kafka.bootstrap_servers}/" in why
+    assert f" in {source_of(kafka, '')}" in why
 
 
 def test_address_differs_from_files_and_hides_its_password():
@@ -191,6 +190,10 @@ def test_unreachable_broker_is_one_line_within_the_timeout(tmp_path):
 
 
 # -- Spark's own Kafka connector is a Java client: properties are translated for it, or it is not used
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+PLAIN_LOGIN = f'{PLAIN_MODULE} required username="u" password="p\\"w";'
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -198,12 +201,7 @@ def test_unreachable_broker_is_one_line_within_the_timeout(tmp_path):
         ({"client.id": "c"}, {"client.id": "c"}),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "u", "sasl.password": 'p"w'},
-            {
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "PLAIN",
-                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-                'username="u" password="p\\"w";',
-            },
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN_LOGIN},
         ),
         ({"ssl.ca.location": "/ca.pem"}, {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}),
         ({"sasl.mechanism": "OAUTHBEARER"}, None),

@@ -34,6 +34,11 @@ def rows(batches):
     return [row for batch in batches for row in batch.to_pylist()]
 
 
+def block_rows(*texts):
+    lines = [Line("p", number, text) for number, text in enumerate(texts, start=1)]
+    return rows(block_batches(lines, read_json_block, line_items, InputCounts()))
+
+
 @pytest.mark.parametrize("line", [b"null", b"{} null", b"{}null{}", b" null {}", b"{", b"", b"[]", b"{}\x00"])
 def test_line_that_could_crash_the_parser_is_declined(line):
     """Arrow's parser does not survive a null in place of an object."""
@@ -43,14 +48,7 @@ def test_line_that_could_crash_the_parser_is_declined(line):
 
 @pytest.mark.parametrize("blank", [b" ", b"\t", b"\r", b"\x0b", b"\x0c", b"\xef\xbb\xbf"])
 def test_blank_of_python_only_makes_a_line_bad(blank):
-    read = rows(
-        block_batches(
-            [Line("p", 1, blank + message(SPAN)), Line("p", 2, message(SPAN))],
-            read_json_block,
-            line_items,
-            InputCounts(),
-        )
-    )
+    read = block_rows(blank + message(SPAN), message(SPAN))
     is_blank = blank not in {b"\x0b", b"\x0c"}
     assert [row["line"] for row in read if row["bad"]] == ([] if is_blank else [1])
     assert [row["line"] for row in read if not row["bad"]] == [1, 2]
@@ -145,5 +143,5 @@ def test_bad_span_names_the_messages_of_its_attributes_and_links():
     own, ipv6 = "C000020262BB60E53B936993952C0000", "FE80000000000000021122FFFE334455" + "1F4018B4AAC2" * 2
     ids = [[{"key": "messaging.message.id", "value": {"stringValue": text}}] for text in (own.lower(), ipv6)]
     bad = {**SPAN, "startTimeUnixNano": "soon", "attributes": ids[0], "links": [{"attributes": ids[1]}]}
-    (row,) = rows(block_batches([Line("p", 1, message(bad))], read_json_block, line_items, InputCounts()))
+    (row,) = block_rows(message(bad))
     assert row["bad"] == {"field": "start_ns", "reason": "not a number", "text": "soon", "mentions": [own, ipv6]}
