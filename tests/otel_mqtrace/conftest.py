@@ -99,7 +99,6 @@ def clock():
 
 @pytest.fixture
 def reader():
-    """A reader of metrics for the test's own MeterProvider."""
     return InMemoryMetricReader()
 
 

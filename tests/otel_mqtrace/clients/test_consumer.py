@@ -243,8 +243,6 @@ class Composed(confluent_kafka.Consumer):
 
 
 class Endless(Composed):
-    """The same, whose consume() never ends."""
-
     def consume(self, num_messages=1, timeout=-1):
         while True:
             yield self.poll(timeout)

@@ -101,8 +101,6 @@ class TestCommit:
 
 
 class HalfRefused(confluent_kafka.Consumer):
-    """A consumer whose broker refuses one of two partitions."""
-
     def commit(self, *args, **kwargs):
         refused = KafkaError(KafkaError.INVALID_COMMIT_OFFSET_SIZE)  # a TopicPartition's own can only be set in C
         settled = SimpleNamespace(topic="orders", partition=0, offset=5, error=None)

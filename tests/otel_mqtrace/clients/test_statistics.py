@@ -162,7 +162,6 @@ def _report(clock, statistics, **attributes):
 
 
 def _consumer(*partitions, topic="orders"):
-    """Return what a consumer reports of partitions of one topic."""
     shown = {str(number): {"partition": number, "desired": True, **each} for number, each in enumerate(partitions)}
     return {"type": "consumer", "topics": {topic: {"partitions": shown}}}
 

@@ -154,13 +154,9 @@ def test_ledger_that_cannot_be_written_is_logged_once(tmp_path, caplog, director
 
 
 def test_ledger_of_a_processor_has_its_losses_by_side_and_cause(tmp_path):
-    class Choosy(Scripted):
-        ledger_side = "native"
-
-        def take_outcome(self):
-            return ExportOutcome(exported=1, dropped={"too_large": 1}, lost={0: "too_large"})
-
-    native, otlp = Choosy(), Scripted(SpanExportResult.FAILURE)
+    native, otlp = Scripted(), Scripted(SpanExportResult.FAILURE)
+    native.ledger_side = "native"
+    native.take_outcome = lambda: ExportOutcome(exported=1, dropped={"too_large": 1}, lost={0: "too_large"})
     processor = MqTraceSpanProcessor(
         native, otlp, max_queue_size=2, max_export_batch_size=2, background=False, ledger_dir=tmp_path
     )

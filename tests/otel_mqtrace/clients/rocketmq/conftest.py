@@ -72,5 +72,4 @@ def consumer_of(started):
 
 @pytest.fixture
 def message(topic):
-    """Make messages of the topic, with any of their fields."""
     return partial(message_of, topic)
