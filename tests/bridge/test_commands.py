@@ -81,23 +81,16 @@ def test_bad_records_are_reported_in_place_and_counted(mqtrace):
 
 def test_line_without_a_body_is_bad_alone(mqtrace):
     """Damaged lines keep their body index; blank lines are nothing; a cut-off tail is one bad line."""
-    lines = [
-        b"\n",
-        b"[1]\n",
-        b"null\n",
-        b'{"body_base64": 7}\n',
-        b'{"other": 1}\n',
-        b'{"body_base64": "%%"}\n',
-        body_line(PUB),
-        b'{"bod',
-    ]
-    code, out, err = mqtrace("decode", "--framing", "jsonl-base64", stdin=b"".join(lines))
-    items = objects(out)
-    assert code == 1
-    assert [(item["body_index"], item.get("error", {}).get("reason")) for item in items] == [
-        *((0, "not a JSON object"), (1, "not a JSON object"), (2, "not base64"), (3, "missing"), (4, "not base64")),
-        *((5, None), (6, "not JSON")),
-    ]
+    bad = {
+        **dict.fromkeys((b"[1]", b"null"), "not a JSON object"),
+        b'{"body_base64": 7}': "not base64",
+        b'{"other": 1}': "missing",
+        b'{"body_base64": "%%"}': "not base64",
+    }
+    lines = [b"", *bad, body_line(PUB) + b'{"bod']
+    code, out, err = mqtrace("decode", "--framing", "jsonl-base64", stdin=b"\n".join(lines))
+    found = [(item["body_index"], item.get("error", {}).get("reason")) for item in objects(out)]
+    assert (code, found) == (1, [*enumerate([*bad.values(), None, "not JSON"])])
     assert err.startswith("mqtrace: 6 of 7 records or lines are bad; first: standard input:2: not a JSON object")
 
 

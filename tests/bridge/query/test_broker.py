@@ -29,12 +29,8 @@ def cluster():
 
 
 def _put(broker, message, queue_id=0, **fields):
-    broker.put(
-        message.body,
-        queue_id=queue_id,
-        properties={"KEYS": message.keys},
-        **{"store_ms": message.arrival_ms, **fields},
-    )
+    fields = {"properties": {"KEYS": message.keys}, "store_ms": message.arrival_ms, **fields}
+    broker.put(message.body, queue_id=queue_id, **fields)
 
 
 def _search(cluster, *msg_ids, topics=("T",), **options):

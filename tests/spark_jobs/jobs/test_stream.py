@@ -134,10 +134,8 @@ def test_stream_of_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
     _, last, _, verdicts = streamed
     assert verdicts == expected
     assert (last.status, last.reason, last.loss) == (batched.status, batched.reason, batched.loss)
-    assert (last.inputs.native.records_read, last.inputs.otlp.records_read) == (
-        batched.inputs.native.records_read,
-        batched.inputs.otlp.records_read,
-    )
+    assert last.inputs.native.records_read == batched.inputs.native.records_read
+    assert last.inputs.otlp.records_read == batched.inputs.otlp.records_read
     assert last.conservation.holds, last.conservation
 
 

@@ -125,23 +125,15 @@ def test_topics_count_sends(durations):
 def test_only_keys_in_scope_are_counted():
     sends = [("A", 0, True), ("LOST", 5, False), ("B", 10, False), ("OUT", -5_000, False)]
     events = [
-        publish(
-            side,
-            msg_id,
-            at_ms=at_ms,
-            success=success,
-            arrival_ms=START_MS + at_ms + 10 + (30 if side == "native" else 7),
-        )
+        publish(side, msg_id, at_ms=at_ms, success=success, arrival_ms=START_MS + at_ms + 10 + way_ms)
         for msg_id, at_ms, success in sends
-        for side in ("native", "otlp")
+        for side, way_ms in (("native", 30), ("otlp", 7))
         if (side, msg_id) != ("native", "LOST")
     ]
     verdicts = verdicts_on(events, policy=replace(read_policy(None), begin_ms=START_MS, grace_ms=0))
     durations, counted = measure(flatten_sides(verdicts)), Counted.of(verdicts, HOW)
-    assert {side: (one.count, one.max) for side, one in durations.arrival().items()} == {
-        "native": (2, 30),
-        "otlp": (3, 7),
-    }
+    arrivals = {side: (one.count, one.max) for side, one in durations.arrival().items()}
+    assert arrivals == {"native": (2, 30), "otlp": (3, 7)}
     (topic,) = durations.topics()
     assert (topic.sends, topic.failures, topic.unmatched) == (3, 2, 1)
     assert counted.tally.fields["topic"] == {"EQUAL": 2}

@@ -78,11 +78,8 @@ def test_delivery_of_a_huge_message_is_matched_with_its_own_span():
 
 def _count_apart(rows):
     """Return how many keys each message has of each status, and how far the starts of its pairs lie apart."""
-    return Counter(
-        (
-            row["msg_id"],
-            row["status"],
-            row["native"] and row["otlp"] and abs(row["native"]["start_ms"] - row["otlp"]["start_ms"]),
-        )
-        for row in rows
-    )
+    counts = Counter()
+    for row in rows:
+        native, otlp = row["native"], row["otlp"]
+        counts[row["msg_id"], row["status"], native and otlp and abs(native["start_ms"] - otlp["start_ms"])] += 1
+    return counts

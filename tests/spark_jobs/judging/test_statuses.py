@@ -42,10 +42,7 @@ STORIES = {
         fields={"start_ms": "EQUAL", "success": "MISSING_NATIVE"},
     ),
     "one request id in two groups is two keys": Story(
-        [
-            *(*delivery("M"), *delivery("M", group="shipping")),
-            *(consumed("M"), consumed("M", group="shipping")),
-        ],
+        [row for group in ("billing", "shipping") for row in (*delivery("M", group=group), consumed("M", group=group))],
         "MATCHED_EXACT",
         keys=2,
     ),

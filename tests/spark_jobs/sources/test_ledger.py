@@ -138,12 +138,8 @@ def test_loss_counter_of_a_collector_is_read_without_a_service():
 
 def collector(*counts, at=160, **labels) -> list[Point]:
     """Return the readings of one Collector at one time, each as (counter, component, value)."""
-    return [
-        Point(
-            series(f"otelcol_{name}_spans", {**labels, name.split("_")[0]: component}, {}), value, 100_000, at * 1_000
-        )
-        for name, component, value in counts
-    ]
+    named = [(f"otelcol_{name}_spans", {**labels, name.split("_")[0]: at_work}, n) for name, at_work, n in counts]
+    return [Point(series(name, of_point, {}), value, 100_000, at * 1_000) for name, of_point, value in named]
 
 
 @pytest.mark.parametrize(
