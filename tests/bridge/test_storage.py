@@ -6,6 +6,7 @@ import pickle
 import re
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -198,7 +199,7 @@ def test_file_is_committed_whole_or_not_at_all(tmp_path):
 @pytest.mark.parametrize("has_locks", [True, False])
 def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path, monkeypatch, has_locks):
     if not has_locks:
-        monkeypatch.setattr(fcntl, "flock", _refuse)
+        monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError))
     with hold(tmp_path, name="--out"):
         with pytest.raises(UsageError, match=r"--out .* is in use by another run"), hold(tmp_path, name="--out"):
             pass
@@ -206,10 +207,6 @@ def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path,
     with hold(tmp_path, name="--out"):
         pass
     assert not list(tmp_path.iterdir())
-
-
-def _refuse(*_):
-    raise OSError
 
 
 def test_directory_made_to_be_held_and_left_empty_is_removed(tmp_path):

@@ -1,6 +1,7 @@
 """Which Java Spark is given, seen with small programs that answer as a Java does."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -95,9 +96,5 @@ def test_command_prints_the_java_or_exits_with_2(tmp_path, capsys):
     environ = {"JAVA_HOME": str(_java(tmp_path / "real")), "PATH": "/usr/bin:/bin"}
     assert main(find=lambda: find_java(environ=environ)) == 0
     assert "Java 17 (JAVA_HOME)" in capsys.readouterr().out
-
-    def missing():
-        raise PeerError("no Java")
-
-    assert main(find=missing) == 2
+    assert main(find=Mock(side_effect=PeerError("no Java"))) == 2
     assert capsys.readouterr().err == "mqtrace: error: no Java\n"

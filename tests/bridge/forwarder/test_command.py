@@ -37,12 +37,11 @@ def _committed(topic):
     return offsets
 
 
-def test_topic_is_forwarded_once_and_counted(topic, receiver, tmp_path, capsys):
+def test_topic_is_forwarded_once_and_counted(topic, receiver, tmp_path, mqtrace):
     topic.send(body_of(pub(), before(), after()), body_of(before("M2")) + b"Nonsense\x02", partition=0)
-    assert main(["forward", *_options(topic, receiver, "--once", "--json", "--landing", str(tmp_path))]) == 0
-    done = capsys.readouterr()
-    assert done.err == ""
-    counts = json.loads(done.out)
+    code, out, err = mqtrace("forward", *_options(topic, receiver, "--once", "--json", "--landing", tmp_path))
+    assert (code, err) == (0, "")
+    counts = json.loads(out)
     expected = {"messages": 2, "records": 4, "bad_records": 1, "spans": 3, "halves": 1}
     assert counts.pop("body_bytes") > 0
     assert [(tmp_path / "native" / part).suffix for part in counts.pop("parts")] == [".parquet"]
@@ -64,13 +63,12 @@ def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
     assert contents == [("mq", True)] * 2
 
 
-def test_topic_without_a_trace_record_is_one_line(topic, tmp_path, capsys):
-    options = ["forward", "--source", topic.url, "--landing", str(tmp_path), "--once"]
+def test_topic_without_a_trace_record_is_one_line(topic, tmp_path, mqtrace):
     warning = f"mqtrace: warning: no trace record in 2 messages of --source {topic.url}: name a trace topic\n"
     for bodies, said in (([b'{"order": 1}', b""], warning), ([b"x", body_of(pub())], "")):
         topic.send(*bodies)
-        assert main(options) == 0
-        assert capsys.readouterr().err == said
+        code, _, err = mqtrace("forward", "--source", topic.url, "--landing", tmp_path, "--once")
+        assert (code, err) == (0, said)
 
 
 def test_unreachable_receiver_is_exit_2_and_one_line(topic, mqtrace):
@@ -265,14 +263,13 @@ def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, mon
         ("all", "beside", False),
     ],
 )
-def test_landing_that_overlaps_its_source_is_refused(source, landing, overlap, tmp_path, monkeypatch, capsys):
+def test_landing_that_overlaps_its_source_is_refused(source, landing, overlap, tmp_path, monkeypatch, mqtrace):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "all/native/date=2026-11-21").mkdir(parents=True)
     (tmp_path / "all/a.bin").write_bytes(body_of(pub()))
     (tmp_path / "link").symlink_to("all")
-    assert main(["forward", "--source", f"files:{source}", "--landing", landing, "--once"]) == (2 if overlap else 0)
-    err = capsys.readouterr().err
-    assert ("overlap" in err, err.count("\n")) == (overlap, int(overlap))
+    code, _, err = mqtrace("forward", "--source", f"files:{source}", "--landing", landing, "--once")
+    assert (code, "overlap" in err, err.count("\n")) == (2 if overlap else 0, overlap, int(overlap))
 
 
 def test_second_forwarder_of_a_source_and_group_is_refused_while_the_first_runs(tmp_path, capsys):

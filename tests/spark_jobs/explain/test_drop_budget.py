@@ -92,29 +92,13 @@ def test_drop_with_a_bucket_is_spent_before_one_without():
     assert used == (2, 2)
 
 
-_NAMES = st.sampled_from(["a", "b"])
-_MAYBE = st.one_of(st.none(), _NAMES)
+_CELLS, _MAYBE = st.integers(0, 6), st.sampled_from([None, "a", "b"])
 _LOSSES = st.lists(
-    st.builds(
-        lambda cell, count, service, group: loss(cell, count, service=service, group=group),
-        st.integers(0, 6),
-        st.integers(1, 6),
-        _MAYBE,
-        _MAYBE,
-    ),
+    st.builds(loss, _CELLS, st.integers(1, 6), service=_MAYBE, group=_MAYBE),
     max_size=8,
     unique_by=lambda each: each.group,
 )
-_DROPS = st.lists(
-    st.builds(
-        lambda cell, count, service, group: drop(cell, count, service=service, group=group),
-        st.one_of(st.none(), st.integers(0, 6)),
-        st.integers(0, 6),
-        _MAYBE,
-        _MAYBE,
-    ),
-    max_size=8,
-)
+_DROPS = st.lists(st.builds(drop, st.none() | _CELLS, st.integers(0, 6), service=_MAYBE, group=_MAYBE), max_size=8)
 
 
 def _may_pay(one: CountedDrop, other: Loss) -> bool:

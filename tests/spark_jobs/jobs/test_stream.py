@@ -263,13 +263,12 @@ def events_of(sides):
 
 def balance_of(sides):
     """Return what is counted of each side, in any order of its survey, without partitions that hold nothing."""
-    return [
-        (
-            replace(side, files=(), survey=None, offsets=tuple(one for one in side.offsets if one.first < one.end)),
-            sorted(map(repr, side.survey.rows.items())),
-        )
-        for side in sides
-    ]
+    balance = []
+    for side in sides:
+        offsets = tuple(one for one in side.offsets if one.first < one.end)
+        counts = sorted(map(repr, side.survey.rows.items()))
+        balance.append((replace(side, files=(), survey=None, offsets=offsets), counts))
+    return balance
 
 
 def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp_path):

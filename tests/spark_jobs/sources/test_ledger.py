@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from pathlib import Path
 from threading import Thread
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -328,10 +329,7 @@ def test_source_that_names_nothing_is_refused_with_the_fix(tmp_path):
 
 
 def test_directory_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(UsageError, match=f"--ledger {tmp_path} cannot be read: Permission denied"):
         read_ledgers([str(tmp_path)])
 

@@ -131,21 +131,9 @@ def odd_lines(draw):
 
 
 JUNK = (
-    *(b"", b" ", b"\r", b"\x00", b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\\udc00", b"\\ud83d\\ude00", b"\\u0000"),
-    *(
-        b"null",
-        b"{}",
-        b"[]",
-        b",",
-        b"}",
-        b'{"resourceSpans":[]}',
-        b'"spanId":null,',
-        b'"spanId":"ab",',
-        b"Inf",
-        b"-NaN",
-    ),
-    *(b"Infinity", b'"scopeSpans":null,', b'"resourceLogs":null,', b'"a":1,"a":2,', b"-0", b"1e400", b"\xef\xbb\xbf"),
-    *(b"\t", b"/**/"),
+    *(b"", b" ", b"\r", b"\t", b"\x00", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf"),
+    *rb"\ud800 \udc00 \ud83d\ude00 \u0000 null {} [] , } Inf -NaN Infinity -0 1e400 /**/".split(),
+    *b'{"resourceSpans":[]} "spanId":null, "spanId":"ab", "scopeSpans":null, "resourceLogs":null, "a":1,"a":2,'.split(),
 )
 
 
