@@ -34,9 +34,6 @@ def test_id_with_an_ipv6_address_is_read_back():
     assert read_unique_id(made) == UniqueId("2001:db8::1", 7, 9, 1000, 0)
 
 
-# -- the broker's ids -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

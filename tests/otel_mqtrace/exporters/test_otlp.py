@@ -199,12 +199,11 @@ def test_redirect_that_is_not_followed_is_a_failure(location, words):
     ("content_type", "is_good"),
     [("Text/HTML; charset=utf-8", False), ("application/json", True), (None, True)],
 )
-def test_web_page_in_reply_is_a_failure(content_type, is_good, spans, receiver):
+def test_web_page_in_reply_is_a_failure(content_type, is_good, spans, receiver, exporter):
     receiver.content_type, errors = content_type, []
     reply = CheckingSession(RepeatingSession(), on_error=errors.append).post(f"{receiver.endpoint}/v1/traces", data=b"")
     words = "it answers with a web page, not as an OTLP receiver: check the endpoint"
     assert (reply.ok, errors) == (is_good, [] if is_good else [words])
-    exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
     assert exporter.export(spans) is (SpanExportResult.SUCCESS if is_good else SpanExportResult.FAILURE)
 
 

@@ -253,21 +253,16 @@ AT_EXIT = """
 import multiprocessing, sys
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook, process
-from otel_mqtrace.hooks.attributes import IncomingMessage
+from otel_mqtrace import MqTraceSpanProcessor, SendHook, process
 from otel_mqtrace.hooks.outcome import defer_end, when_collected
-from otel_mqtrace.hooks.process import Owner, sources
+from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.tracing import Tracing
+from tests.support.mailbox import Letter, Mailbox
 
 provider = TracerProvider()
 provider.add_span_processor(MqTraceSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
-hook = SendHook(tracing=Tracing.create(tracer_provider=provider))
-
-
-class Source:
-    def owner_of(self, message, consumer):
-        (call,) = ConsumeHook(tracing=Tracing.create(tracer_provider=provider)).before([message])
-        return Owner(call, call.finish)
+tracing = Tracing.create(tracer_provider=provider)
+hook = SendHook(tracing=tracing)
 
 
 class Client:
@@ -284,7 +279,7 @@ class Client:
     [
         ("clients = [Client('first'), Client('second')]", ["send second", "send first"]),
         ("defer_end(hook, hook.before('dropped'))", ["send dropped"]),
-        ("sources.append(Source()); block = process(IncomingMessage('t')); block.__enter__()", ["process t"]),
+        ("sources.append(Mailbox.of(tracing)); block = process(Letter(1)); block.__enter__()", ["process letters"]),
     ],
     ids=["clients alive", "left and never taken up", "block open"],
 )

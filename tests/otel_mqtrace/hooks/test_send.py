@@ -32,9 +32,6 @@ def _names(call):
     return [name for name, _ in call.headers]
 
 
-# -- the headers ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("settings", "message", "msg_id"),
     [
@@ -127,7 +124,6 @@ def test_header_name_that_cannot_be_printed_is_left_to_the_client(sent):
     assert span.attributes["error.type"] == "ZeroDivisionError"
 
 
-# -- a message that carries a trace context already ----------------------------------------------------------------
 def test_replace_writes_the_send_span_and_links_to_the_earlier_one(sent):
     call, span = sent(headers=[("Traceparent", b"odd"), TRACEPARENT])
     (written,) = [value for name, value in call.headers if name.lower() == "traceparent"]
@@ -154,7 +150,6 @@ def test_keep_replaces_an_invalid_creation_context(sent, torn):
     assert _names(call).count("traceparent") == 1
 
 
-# -- what is on the span -------------------------------------------------------------------------------------------
 def test_sampler_gets_all_attributes_of_the_conventions_at_the_start():
     sampler = Mock(Sampler, **{"should_sample.return_value": SamplingResult(Decision.DROP)})
     tracing = Tracing.create(settings=Settings(), tracer_provider=TracerProvider(sampler=sampler))
@@ -183,7 +178,6 @@ def test_failed_send_has_its_error_type(sent):
     assert [event.attributes["exception.message"] for event in span.events] == ["torn"]
 
 
-# -- RocketMQ ------------------------------------------------------------------------------------------------------
 def test_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, exporter):
     """RocketMQ refuses a message that has its own property among the user's."""
     hook = SendHook(tracing=tracing_with(), info=ClientInfo(system="rocketmq"))
@@ -207,7 +201,6 @@ def test_topic_of_an_enum_is_recorded_by_its_value(sent):
     assert type(span.attributes["messaging.destination.name"]) is str
 
 
-# -- switched off, for a while or for a topic ----------------------------------------------------------------------
 def test_suppressed_send_or_message_is_not_recorded(tracing):
     with suppress_instrumentation():
         assert SendHook(tracing=tracing).before("orders") is None
@@ -231,7 +224,6 @@ def test_send_to_the_trace_topic_is_warned_of_once(sender, caplog):
     assert "MQTRACE_TRACE_TOPIC" in line
 
 
-# -- transactions --------------------------------------------------------------------------------------------------
 def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, exporter):
     tracing = tracing_with(propagation=False)
     hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
@@ -246,7 +238,6 @@ def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tr
     assert (end.transaction_state, end.transaction_id) == (TransactionState.ROLLBACK_MESSAGE, send.transaction_id)
 
 
-# -- the produce hook ----------------------------------------------------------------------------------------------
 def _send(tracing):
     hook = SendHook(tracing=tracing)
     call = hook.before("orders", headers={"tenant": b"eu"})

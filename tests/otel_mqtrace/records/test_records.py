@@ -2,7 +2,7 @@
 
 import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 import pytest
@@ -86,11 +86,8 @@ class _Sending:
     partition: int = 0
     offset: int = 7
     took_ms: int = 5
-    leaders: Leaders = None
+    leaders: Leaders = field(default_factory=lambda: Leaders({0: "b2:9092"}, "C1"))
     error: str | None = None
-
-    def __post_init__(self):
-        self.leaders = self.leaders or Leaders({0: "b2:9092"}, "C1")
 
 
 sendings = st.builds(

@@ -62,9 +62,6 @@ def _due_in_ms(queue, clock, linger_ms=500):
     return None if due_ns is None else due_ns / 1e6
 
 
-# -- when a batch is due -----------------------------------------------------------------------------------------------
-
-
 @given(batch_size=st.integers(1, 4), waits=st.lists(st.integers(0, 30)), steps=st.data())
 def test_batch_is_due_when_its_first_item_has_lingered_and_never_late(batch_size, waits, steps):
     clock = ManualClock()
@@ -167,7 +164,6 @@ def test_account_balances_and_the_bound_holds_while_threads_offer(impatient, dro
     assert seen[-1]["offered"] == 8_000
 
 
-# -- any order of steps ------------------------------------------------------------------------------------------------
 STEPS = st.lists(st.sampled_from(["offer", "take", "exported", "failed", "too_large", "refuse", "close"]), max_size=60)
 
 

@@ -2,15 +2,12 @@
 
 import asyncio
 from functools import partial
-from itertools import count
 
 import pytest
 import rocketmq
 
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from tests.support.rocketmq_proxy import RocketMqProxy, clients_of, message_of
-
-_numbers = count(1)
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +28,7 @@ def proxy():
 
 @pytest.fixture
 def topic():
-    """A topic that no other test knows."""
-    return f"orders-{next(_numbers)}"
+    return "orders"
 
 
 @pytest.fixture
