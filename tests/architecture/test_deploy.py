@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -151,13 +152,10 @@ def test_metrics_in_the_expressions_are_those_of_the_code():
 
 def test_panels_have_places_and_numbers_of_their_own():
     assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
-    cells = Counter(
-        (x, y)
-        for panel in DASHBOARD["panels"]
-        for place in [panel["gridPos"]]
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    )
+    cells = Counter()
+    for place in (panel["gridPos"] for panel in DASHBOARD["panels"]):
+        columns, rows = (range(place[at], place[at] + place[size]) for at, size in ("xw", "yh"))
+        cells.update(product(columns, rows))
     assert set(cells.values()) == {1}
     assert max(x for x, _ in cells) == 23
 

@@ -16,9 +16,7 @@ from tests.support.results import groups, result
 
 def printed(made, *, width=80, **options):
     screen = Console(file=io.StringIO(), width=width, **options)
-    print_summary(
-        made, {"report.html": Path("out/report.html"), "result.json": Path("out/result.json")}, console=screen
-    )
+    print_summary(made, {name: Path("out", name) for name in ("report.html", "result.json")}, console=screen)
     return screen.file.getvalue()
 
 

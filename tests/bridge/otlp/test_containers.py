@@ -74,13 +74,9 @@ LAYOUTS = {
 
 def typed(value):
     ((kind, content),) = value.items()
-    readers = {
-        "int": int,
-        "double": float,
-        "bytes_hex": bytes.fromhex,
-        "array": lambda items: [typed(item) for item in items],
-    }
-    return readers.get(kind, lambda same: same)(content)
+    if kind == "array":
+        return [typed(item) for item in content]
+    return {"int": int, "double": float, "bytes_hex": bytes.fromhex}.get(kind, lambda same: same)(content)
 
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS.items())
@@ -88,10 +84,8 @@ def test_layout_is_detected_and_holds_the_spans_that_were_sent(name, layout):
     path = OTLP / name
     assert detect(path) is layout
     spans, bad, tails = read(path)
-    truth = {
-        (one["trace_id"], one["span_id"]): one
-        for one in json.loads((OTLP / "layouts" / "truth.json").read_text(encoding="utf-8"))
-    }
+    written = json.loads((OTLP / "layouts" / "truth.json").read_text(encoding="utf-8"))
+    truth = {(one["trace_id"], one["span_id"]): one for one in written}
     assert (len(spans), bad, tails) == (209, [], [])
     for span in spans:
         sent = truth.pop((span["trace_id"], span["span_id"]))
@@ -164,12 +158,9 @@ SPAN = {
     "parentSpanId": "0" * 16,
     "status": {"code": "STATUS_CODE_ERROR"},
 }
-IN_BASE64 = {
-    **SPAN,
-    "traceId": base64.b64encode(b"\xab" * 16).decode(),
-    "spanId": base64.b64encode(b"\xcd" * 8).decode(),
-}
-IN_BYTES = {**SPAN, "traceId": [0xAB] * 16, "spanId": [0xCD] * 8, "kind": 4}
+IDS = {name: bytes.fromhex(SPAN[name]) for name in ("traceId", "spanId")}
+IN_BASE64 = {**SPAN, **{name: base64.b64encode(data).decode() for name, data in IDS.items()}}
+IN_BYTES = {**SPAN, **{name: [*data] for name, data in IDS.items()}, "kind": 4}
 SNAKE = {
     "trace_id": "ab" * 16,
     "span_id": "cd" * 8,

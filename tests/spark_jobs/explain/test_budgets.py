@@ -43,11 +43,8 @@ def spans_only(numbers, *, at_ms: int, service: str = "shop", process: str = PRO
 
 
 def records_only(numbers, *, group: str, at_ms: int) -> list[dict]:
-    return [
-        row
-        for number in numbers
-        for row in delivery(f"D{group}{number}", group=group, at_ms=at_ms + number, attempt=unique_id(number))
-    ]
+    calls = [{"group": group, "at_ms": at_ms + number, "attempt": unique_id(number)} for number in numbers]
+    return [row for number, call in zip(numbers, calls, strict=True) for row in delivery(f"D{group}{number}", **call)]
 
 
 def drop(side: str, count: int, *, at_ms: int | None = None, **fields) -> CountedDrop:
@@ -134,10 +131,8 @@ def at_minute(rows, minute: int):
 
 def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
     """Three of five by billing-app's counter; none by another service's, which may cover the group of an unknown service."""
-    assert reasons(outcome.rows, "Dbilling", otlp=False) == {
-        ("DROP_ATTRIBUTED", "queue_full"): 3,
-        ("UNEXPLAINED", None): 2,
-    }
+    of_billing = reasons(outcome.rows, "Dbilling", otlp=False)
+    assert of_billing == {("DROP_ATTRIBUTED", "queue_full"): 3, ("UNEXPLAINED", None): 2}
     assert reasons(outcome.rows, "Dunknown", otlp=False)["DROP_ATTRIBUTED", "queue_full"] == 2
 
 

@@ -206,13 +206,9 @@ def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkey
 
 
 def test_span_that_knows_only_its_kafka_position_and_the_record_of_its_message_are_one_send(tmp_path):
-    attributes = {
-        "messaging.system": "kafka",
-        "messaging.operation.type": "send",
-        "messaging.destination.name": "orders",
-        "messaging.destination.partition.id": "0",
-        "messaging.kafka.offset": 7,
-    }
+    place = {"destination.name": "orders", "destination.partition.id": "0", "kafka.offset": 7}
+    named = {"system": "kafka", "operation.type": "send", **place}
+    attributes = {f"messaging.{name}": value for name, value in named.items()}
     sent = pub(START_MS, topic="orders", offset_msg_id="orders-0@7")
     write_landing(tmp_path / "native.jsonl", body_of(sent))
     (tmp_path / "otlp.jsonl").write_text(line(resource("shop", span(1, PRODUCER, START_MS, 4, attributes))))

@@ -71,8 +71,6 @@ percentiles = st.none() | st.just(float("nan")) | st.just(float("inf")) | st.flo
 latencies = st.builds(
     Latency, count=st.integers(1, 10**6), p50=percentiles, p95=percentiles, p99=percentiles, max=percentiles
 )
-
-
 instants = st.none() | st.integers(0, 10**13)
 stays = st.none() | st.tuples(instants, instants, st.none() | st.booleans())
 timelines = st.builds(

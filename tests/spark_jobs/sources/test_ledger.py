@@ -37,18 +37,14 @@ def own(*rows, version=1) -> str:
     return json.dumps({"ledger_version": version, "rows": list(rows)})
 
 
-def metric(name, *points, temporality=2, service="shop") -> dict:
-    """Return one line of the Collector's file exporter; a point is (attributes, start s, at s, value)."""
+def point_of(attributes, start_s, at_s, value) -> dict:
+    times = {"startTimeUnixNano": str(start_s * SECOND_NS), "timeUnixNano": str(at_s * SECOND_NS)}
+    return {"attributes": listed(attributes), **times, "asInt": str(value)}
 
-    points = [
-        {
-            "attributes": listed(attributes),
-            "startTimeUnixNano": str(start * SECOND_NS),
-            "timeUnixNano": str(at * SECOND_NS),
-            "asInt": str(value),
-        }
-        for attributes, start, at, value in points
-    ]
+
+def metric(name, *points, temporality=2, service="shop") -> dict:
+    """Return one line of the Collector's file exporter; the points are those of ``point_of``."""
+    points = [point_of(*point) for point in points]
     summed = {"aggregationTemporality": temporality, "isMonotonic": True, "dataPoints": points}
     scopes = [{"metrics": [{"name": name, "sum": summed}]}]
     resource = {"attributes": listed({"service.name": service})}
