@@ -250,14 +250,12 @@ def test_path_that_is_too_long_is_named_with_the_fix(arguments, capsys):
     assert error.count("\n") == 1
 
 
-def test_removed_working_directory_is_named(tmp_path):
-    start = (
-        "import os, sys; from otel_mqtrace.cli import main; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone');"
-    )
-    call = "sys.exit(main(['reconcile', '--native', '/a', '--otlp', '/a', '--out', 'o', '--history', 'h']))"
-    done = run_python(f"{start} {call}", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.endswith("; the working directory was removed: change to another\n")
+def test_removed_working_directory_is_named(tmp_path, monkeypatch, capsys):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.main(["reconcile", "--native", "/a", "--otlp", "/a", "--out", "o", "--history", "h"]) == 2
+    assert capsys.readouterr().err.endswith("; the working directory was removed: change to another\n")
 
 
 def test_missing_typer_is_reported_with_the_extra(tmp_path):

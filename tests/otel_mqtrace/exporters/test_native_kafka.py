@@ -105,33 +105,24 @@ def test_topic_that_cannot_be_created_is_sent_to(kafka, exported, arrived, monke
     assert len(arrived()) == 2
 
 
-class _Patient(NativeKafkaSpanExporter):
-    patience_ms = 20_000
-
-    def __init__(self, kafka):
-        super().__init__(bootstrap_servers=kafka.bootstrap_servers, export_timeout_millis=20_000)
-
-    def export(self, spans, timeout_millis=None):
-        assert timeout_millis == 30_000
-        return super().export(spans, self.patience_ms)
-
-
 @pytest.mark.parametrize("rtt_ms", [None, 600], ids=["down", "slow"])
 def test_message_given_up_does_not_arrive_later_and_the_broker_is_used_again(kafka, traced, arrived, rtt_ms):
-    exporter = _Patient(kafka)
+    exporter, patience_ms, allowed_ms = _exporter(kafka, export_timeout_millis=20_000), 20_000, []
+    export = exporter.export
+    exporter.export = lambda spans, timeout_millis: allowed_ms.append(timeout_millis) or export(spans, patience_ms)
     processor, trace = traced(exporter, max_export_batch_size=1)
     trace(pub(1))
     assert processor.force_flush()
     kafka.broker_down(1) if rtt_ms is None else kafka.set_rtt(1, rtt_ms)
-    exporter.patience_ms = 200
+    patience_ms = 200
     trace(pub(2))
     assert not processor.force_flush()
-    exporter.patience_ms = 20_000
+    patience_ms = 20_000
     kafka.broker_up(1) if rtt_ms is None else kafka.set_rtt(1, 0)
     trace(pub(3))
     assert processor.force_flush()
-    stats = processor.stats()["_Patient"]
-    assert (stats["exported"], stats["failed"]) == (2, 1)
+    stats = processor.stats()[NAME]
+    assert (stats["exported"], stats["failed"], allowed_ms) == (2, 1, [30_000] * 3)
     in_flight = {bean(2).msg_id} if rtt_ms else set()  # a request the broker already had may be in the log
     assert [msg_id for msg_id in arrived() if msg_id not in in_flight] == [bean(1).msg_id, bean(3).msg_id]
 

@@ -211,11 +211,10 @@ def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity(reader, metri
 
 
 def test_processor_metrics_equal_the_stats(reader, metrics):
-    class Ours(Scripted):
-        component_type = "ours"
-
+    exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
+    exporter.component_type = "ours"
     processor = MqTraceSpanProcessor(
-        Ours(SpanExportResult.SUCCESS, SpanExportResult.FAILURE),
+        exporter,
         meter_provider=MeterProvider([reader], shutdown_on_exit=False),
         background=False,
         max_queue_size=2,
