@@ -256,10 +256,11 @@ def _past_space(text: str, at: int) -> int:
 
 
 def decode_base64(text: str) -> bytes | None:
-    """Return the bytes of a base64 text, whose padding may be missing; ``None`` for any other text."""
-    digits = text.rstrip("=")
+    """Return the bytes of a base64 text, wrapped in lines or not, padded or not; ``None`` for any other text."""
+    packed = "".join(text.split())
+    digits = packed.rstrip("=")
     missing = -len(digits) % 4
-    if len(text) - len(digits) not in {0, missing}:
+    if len(packed) - len(digits) not in {0, missing}:
         return None
     try:
         return base64.b64decode(digits + "=" * missing, validate=True)

@@ -36,15 +36,13 @@ def read_line(tmp_path, text):
     return bodies_in(path)[1]
 
 
-@given(st.binary(max_size=40), st.booleans())
-def test_base64_is_read_with_or_without_its_padding(data, padded):
-    text = base64.b64encode(data).decode()
-    assert decode_base64(text if padded else text.rstrip("=")) == data
+@given(st.binary(max_size=200), st.sampled_from([base64.b64encode, base64.encodebytes]), st.booleans())
+def test_base64_is_read_with_or_without_its_padding_and_line_ends(data, encode, padded):
+    text = encode(data).decode()
+    assert decode_base64(text if padded else text.replace("=", "")) == data
 
 
-@pytest.mark.parametrize(
-    "text", ["Y", "YQ=", "Y===", "YWJj=", "YWJj====", "Y=Q=", "-_8=", "YQ= =", "YW Jj", "YWJj\n", "é"]
-)
+@pytest.mark.parametrize("text", ["Y", "YQ=", "Y===", "YWJj=", "YWJj====", "Y=Q=", "-_8=", "é"])
 def test_text_that_is_not_base64_throughout_has_no_bytes(text):
     assert decode_base64(text) is None
 
@@ -111,7 +109,7 @@ def test_what_stands_behind_an_object_of_a_line_is_read_too(tmp_path, rest, body
         (b"\xff\xfe broken \xc3", NOT_JSON, "\ufffd\ufffd broken \ufffd"),
         ("{'body_base64': 'YQ'}", NOT_JSON, "{'body_base64': 'YQ'}"),
         ('{"body_base64":5}', "not base64", "5"),
-        ('{"body_base64":"YW Jj"}', "not base64", "YW Jj"),
+        ('{"body_base64":"YW-Jj"}', "not base64", "YW-Jj"),
         ('{"body_base64":["YQ"]}', "not base64", '["YQ"]'),
         ("x" * 300, NOT_JSON, "x" * 200),
     ],
