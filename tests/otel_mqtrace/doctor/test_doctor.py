@@ -559,6 +559,8 @@ PROCESSES = f"""{SDK}
 import multiprocessing
 
 def send():
+    trace.set_tracer_provider(TracerProvider())
+    MqTraceInstrumentor().instrument()
     producer = confluent_kafka.Producer(conf)
     producer.produce(TOPIC, b"x")
     assert producer.flush(10) == 0
