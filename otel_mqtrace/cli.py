@@ -61,7 +61,7 @@ def _failed(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, OSError) and error.filename == _STDOUT:
         sys.stderr.write(f"mqtrace: error: cannot write to {_STDOUT}: {(error.strerror or '').lower()}\n")
     elif isinstance(error, (MqTraceError, OSError)):
-        sys.stderr.write(f"mqtrace: error: {_one_line(_text_of(error))}{_fix_of(error)}\n")
+        sys.stderr.write(f"mqtrace: error: {_one_line(_without_errno(error))}{_fix_of(error)}\n")
     elif isinstance(error, MemoryError):  # pyarrow's among them, which names a size
         why = f" ({_one_line(error)})" if str(error) else ""
         sys.stderr.write(f"mqtrace: error: out of memory{why}: give the process more, or less input\n")
@@ -83,11 +83,11 @@ def _failed(error: Exception, arguments: Sequence[str]) -> int:
     return EXIT_USAGE  # never 1, which means a failed gate
 
 
-def _text_of(error: Exception) -> str:
-    """Return the file and the reason of a system error about one file, else the text of the error."""
+def _without_errno(error: Exception) -> Exception | str:
+    """Return the file and the reason of a system error about one file; any other error as it is."""
     if isinstance(error, OSError) and error.filename and error.strerror and not error.filename2:
         return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
+    return error
 
 
 def _argument_of(name: str, arguments: Sequence[str]) -> str:

@@ -43,8 +43,6 @@ class TopicArchive(Archive):
         PeerError: the broker does not answer, or a topic does not exist; raised while reading.
     """
 
-    decoder = "mqtrace decode of a landing"  # it reads files, no topics
-
     def __init__(
         self,
         bootstrap_servers: str,

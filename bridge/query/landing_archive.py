@@ -55,6 +55,8 @@ class FilesArchive(Archive):
         UsageError: nothing is there, or a directory has no such file.
     """
 
+    decoder = "mqtrace decode"
+
     def __init__(self, paths: Sequence[str | AnyPath], **scan: Any) -> None:
         self._paths = tuple(dict.fromkeys(map(as_path, paths)))
         super().__init__(", ".join(map(str, self._paths)), **scan)

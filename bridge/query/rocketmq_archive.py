@@ -42,8 +42,6 @@ class BrokerArchive(Archive):
         PeerError: a broker does not answer, or a topic does not exist; raised while reading.
     """
 
-    decoder = "mqtrace decode of a landing"  # it reads files, no topics
-
     def __init__(
         self,
         namesrv: str,

@@ -301,7 +301,7 @@ class Archive(ABC):
     """
 
     charset = "utf-8"
-    decoder = "mqtrace decode"
+    decoder = "mqtrace decode of a landing"  # it reads files, no topics
 
     def __init__(
         self, where: str, *, arrivals: ArrivalRange = ALWAYS, on_progress: Callable[[int, int], None] | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bridge.codec.files import Reading
 from bridge.query.evidence import Query, mentioned
+from bridge.query.landing_archive import FilesArchive
 from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import Answer, Archive, Searched, search
 from bridge.query.timeline import MessageTimeline
@@ -25,7 +26,7 @@ OF_BEAN = frozenset(TraceBean.__dataclass_fields__)
 class Shelf:
     """An archive in memory: the smallest thing that is one."""
 
-    decoder = Archive.decoder
+    decoder = FilesArchive.decoder
 
     def __init__(self, messages: Iterable[LandedMessage]) -> None:
         self.messages = list(messages)
