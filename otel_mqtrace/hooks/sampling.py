@@ -131,6 +131,15 @@ def _static_decision(sampler: object) -> Decision | None:
     return getattr(sampler, "_decision", None) if _is_the_sdks(sampler, StaticSampler) else None
 
 
+def _root_bound(sampler: object) -> int | None:
+    """Return below which value of a trace id's lower half a new trace is sampled; ``None`` where that does not decide.
+
+    The rule of the SDK's ``TraceIdRatioBased``, alone or as the root of ``ParentBased``.
+    """
+    root = getattr(sampler, "_root", None) if _is_the_sdks(sampler, ParentBased) else sampler
+    return root.bound if isinstance(root, TraceIdRatioBased) and _is_the_sdks(root, TraceIdRatioBased) else None
+
+
 def _decides_by_ids(sampler: object) -> bool:
     """Return whether ``sampler`` is one of the SDK's own, none of which looks at the attributes of a span."""
     if _is_the_sdks(sampler, ParentBased):
@@ -208,13 +217,14 @@ class TracerState:
     holds. ``can_record``: an event may be recorded without a span, because the sampler is the SDK's own, no processor
     reads a span before its end, and no limit would cut it; ``can_drop``: an unsampled one needs no span. ``starts`` are
     our processors that export starts, ``ids`` those to draw from. ``as_root`` and, by the flags of a remote parent,
-    ``under_remote`` are read for each message.
+    ``under_remote`` are read for each message. Where ``decides_roots``, :meth:`decision_on` is asked for what ``as_root``
+    leaves open.
     """
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
         self.propagator = propagate.get_global_textmap()
-        self.can_record = self.can_drop = False
+        self.can_record = self.can_drop = self.decides_roots = False
         self.starts: tuple[MqTraceSpanProcessor, ...] = ()
         self._certain: Certainties = (None,) * len(_BY_PARENT)
         self.as_root: FlaggedDecision = (None, 0)
@@ -244,9 +254,17 @@ class TracerState:
                 and all(each.exports_only_known_starts for each in self.starts)
             )
         self.as_root = self._with_flags(self._certain[0], random)
+        bound = _root_bound(tracer.sampler) if self.can_record else None
+        self.decides_roots = bound is not None
+        self._root_bound = bound or 0
+        self._by_ratio = (Decision.DROP, random), (Decision.RECORD_AND_SAMPLE, random + 1)
         self.under_remote = tuple(
             self._with_flags(self._certain[1 + (flags & 1)], flags & _RANDOM) for flags in range(4)
         )
+
+    def decision_on(self, ids: bytes) -> FlaggedDecision:
+        """Return what the ratio sampler decides about a new trace with these ids, of which a pool draws each once."""
+        return self._by_ratio[int.from_bytes(ids[8:16], "big") < self._root_bound]
 
     def decision_under(self, parent: SpanContext) -> FlaggedDecision:
         """Return what is decided about a span under ``parent``, which may be none."""

@@ -202,14 +202,19 @@ class SendHook(RecordingHook):
             if span_ctx.is_valid:
                 parent = span_ctx
                 decision, flags = state.decision_under(span_ctx)
+        ids = None
+        if decision is None and parent is None and state.decides_roots and not self._may_measure():
+            ids = state.ids.take()
+            decision, flags = state.decision_on(ids)
         is_dropped = decision is _DROP
         if self._may_measure() if is_dropped else decision is not _SAMPLED:  # metrics need a span
             return None
         start_ns = 0 if is_dropped else self.now_ns()
-        try:
-            ids = state.ids.pop()
-        except IndexError:
-            ids = state.ids.draw()
+        if ids is None:
+            try:
+                ids = state.ids.pop()
+            except IndexError:
+                ids = state.ids.draw()
         msg_id = self._tracing.new_id()
         if parent is not None:
             ids = parent.trace_id.to_bytes(16, "big") + ids[16:]

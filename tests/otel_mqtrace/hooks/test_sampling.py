@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.context import Context
@@ -126,6 +126,38 @@ def test_certain_decision_follows_the_sampler_and_the_parent(sampler: Sampler, d
             span = known.tracer.start_span("s", trace.set_span_in_context(NonRecordingSpan(above), Context()))
             expected = (span.is_recording(), span.get_span_context().trace_flags)
             assert decision is None or (decision is KEEP, known.decision_under(above)[1]) == expected
+
+
+@example(ratio=0.5, trace_id=2**64 + 2**63 - 1)
+@example(ratio=0.5, trace_id=2**63)
+@given(ratio=st.floats(0, 1), trace_id=st.integers(1, 2**128 - 1))
+def test_trace_that_begins_here_is_decided_by_its_id_as_the_ratio_sampler_does(ratio: float, trace_id: int) -> None:
+    sampler = TraceIdRatioBased(ratio)
+    for whole in (sampler, ParentBased(sampler)):
+        decision, _ = state(sampler=whole).decision_on(trace_id.to_bytes(16, "big") + bytes(8))
+        assert decision is sampler.should_sample(None, trace_id, "send orders").decision
+
+
+@pytest.mark.parametrize("kind", [TraceIdRatioBased, ParentBasedTraceIdRatio])
+def test_share_of_the_sends_that_begin_a_trace_is_recorded(kind: type) -> None:
+    made = provider(sampler=kind(0.25))
+    hook = SendHook(tracing=Tracing.create(tracer_provider=made))
+    recorded = 0
+    for _ in range(400):
+        sent, headers = hook.record("orders", b"x", None, None, None)
+        _, trace_id, _, flags = dict(headers)["traceparent"].decode().split("-")
+        assert (sent is not None) == (int(trace_id[16:], 16) < 2**62)
+        flagged = made.get_tracer("t").start_span("s").get_span_context().trace_flags & 2
+        assert int(flags, 16) == flagged + (sent is not None)
+        recorded += sent is not None
+    assert 40 < recorded < 160
+
+
+def test_share_of_the_sends_stays_what_it_is_where_metrics_need_a_span() -> None:
+    """An id that is drawn and put back would give every trace a second chance."""
+    collaborators = {"meter_provider": MeterProvider([InMemoryMetricReader()])}
+    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(sampler=TraceIdRatioBased(0.5)), **collaborators))
+    assert [hook.record("orders", b"x", None, None, None) for _ in range(40)] == [None] * 40
 
 
 def _make_derived(kind: type, **methods: Any) -> Any:
