@@ -217,7 +217,7 @@ class TracerState:
     holds. ``can_record``: an event may be recorded without a span, because the sampler is the SDK's own, no processor
     reads a span before its end, and no limit would cut it; ``can_drop``: an unsampled one needs no span. ``starts`` are
     our processors that export starts, ``ids`` those to draw from. ``as_root`` and, by the flags of a remote parent,
-    ``under_remote`` are read for each message. Where ``decides_roots``, :meth:`decision_on` is asked for what ``as_root``
+    ``under_remote`` are read for each message. Where ``decides_roots``, :meth:`decision_on` decides what ``as_root``
     leaves open.
     """
 
