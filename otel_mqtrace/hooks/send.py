@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context, propagate, trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
@@ -174,8 +174,8 @@ class SendHook(RecordingHook):
     ) -> tuple[Sent | None, list[Header]] | None:
         """Record the start of one ordinary send; return it with the headers to send.
 
-        The record is ``None`` for a send that the sampler leaves out. ``None`` instead of both: the send needs a span
-        from the start, by :meth:`before`.
+        The record is ``None`` for a send that the sampler leaves out and no metric counts. ``None`` instead of both:
+        the send needs a span from the start, by :meth:`before`.
         """
         if deferred_ends:
             drain_deferred_ends()
@@ -203,13 +203,13 @@ class SendHook(RecordingHook):
                 parent = span_ctx
                 decision, flags = state.decision_under(span_ctx)
         ids = None
-        if decision is None and parent is None and state.decides_roots and not self._may_measure():
+        if decision is None and parent is None and state.decides_roots:
             ids = state.ids.take()
             decision, flags = state.decision_on(ids)
-        is_dropped = decision is _DROP
-        if self._may_measure() if is_dropped else decision is not _SAMPLED:  # metrics need a span
+        if decision is not _SAMPLED and decision is not _DROP:
             return None
-        start_ns = 0 if is_dropped else self.now_ns()
+        is_needed = decision is _SAMPLED or self._may_measure()  # metrics count what the sampler leaves out as well
+        start_ns = self.now_ns() if is_needed else 0
         if ids is None:
             try:
                 ids = state.ids.pop()
@@ -224,18 +224,19 @@ class SendHook(RecordingHook):
             digits = hexlify(ids)
             pairs.append((TRACEPARENT, b"00-%b-%b-0%d" % (digits[:32], digits[32:], flags)))
         pairs.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
-        if is_dropped:
+        if not is_needed:
             return None, pairs
         size = None if body is None else length
         parts = (plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, process_generation())
         return new_tuple(Sent, parts), pairs
 
     def end_record(self, sent: Sent, partition: int, offset: int) -> None:
-        """Hand the span of a delivered message to the span processors."""
+        """Hand the span of a delivered message to the span processors, if it is sampled."""
         if sent.generation != process_generation():
             return  # the parent process ends it
         end_ns = max(self.now_ns(), sent.start_ns)
-        sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
+        if sent.flags & TraceFlags.SAMPLED:
+            sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
         if self._may_measure() and (metrics := self._tracing.collecting) is not None:
             metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
 
@@ -243,15 +244,18 @@ class SendHook(RecordingHook):
         """Return the open call of a recorded send that did not simply succeed."""
         plan = sent.plan
         attributes = plan.constants | sent.own_attributes
-        span = open_sdk_span(
-            plan.tracer,
-            name=plan.name,
-            context=context_of(sent.ids, sent.flags, sent.trace_state, remote=False),
-            parent=sent.parent,
-            kind=plan.kind,
-            attributes=attributes,
-            start_ns=sent.start_ns,
-        )
+        span_ctx = context_of(sent.ids, sent.flags, sent.trace_state, remote=False)
+        span: Span = NonRecordingSpan(span_ctx)
+        if span_ctx.trace_flags.sampled:
+            span = open_sdk_span(
+                plan.tracer,
+                name=plan.name,
+                context=span_ctx,
+                parent=sent.parent,
+                kind=plan.kind,
+                attributes=attributes,
+                start_ns=sent.start_ns,
+            )
         call = SendCall(plan.topic, span, None, sent.current_ctx, sent.start_ns, attributes)
         call.began_in = sent.generation
         return call

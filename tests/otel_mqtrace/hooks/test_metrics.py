@@ -8,7 +8,8 @@ import pytest
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, TraceIdRatioBased
 
 from otel_mqtrace import ConsumeHook, SendHook, process
 from otel_mqtrace.hooks import guard
@@ -51,6 +52,26 @@ def test_sent_messages_counts_every_attempt_and_names_the_error(metered, points)
         (OF_SEND, 2),
         ({**OF_SEND, "error.type": "_MSG_TIMED_OUT"}, 1),
     ]
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_OFF, TraceIdRatioBased(0.5), ALWAYS_ON])
+def test_recorded_send_is_counted_whether_or_not_it_is_sampled(tracing_with, reader, points, exporter, sampler):
+    tracer_provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+    tracer_provider.add_span_processor(SimpleSpanProcessor(exporter))
+    hook = _sender(
+        tracing=tracing_with({"meter_provider": MeterProvider([reader]), "tracer_provider": tracer_provider})
+    )
+    failed, *delivered = sends = [hook.record("orders", b"x", None, None, None)[0] for _ in range(40)]
+    for each in delivered:
+        hook.end_record(each, 3, 4)
+    hook.after(hook.reopen(failed), error="_MSG_TIMED_OUT")
+    sent = points("messaging.client.sent.messages")
+    assert [(attributes, point.value) for attributes, point in sent] == [
+        (OF_SEND, 39),
+        ({**OF_SEND, "error.type": "_MSG_TIMED_OUT"}, 1),
+    ]
+    sampled = {each.ids[16:] for each in sends if each.flags & 1}
+    assert {span.context.span_id.to_bytes(8, "big") for span in exporter.take_all()} == sampled
 
 
 def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, clock, points):

@@ -139,25 +139,20 @@ def test_trace_that_begins_here_is_decided_by_its_id_as_the_ratio_sampler_does(r
 
 
 @pytest.mark.parametrize("kind", [TraceIdRatioBased, ParentBasedTraceIdRatio])
-def test_share_of_the_sends_that_begin_a_trace_is_recorded(kind: type) -> None:
+@pytest.mark.parametrize("others", [{}, {"meter_provider": MeterProvider([InMemoryMetricReader()])}])
+def test_share_of_the_sends_that_begin_a_trace_is_sampled(kind: type, others: Any) -> None:
     made = provider(sampler=kind(0.25))
-    hook = SendHook(tracing=Tracing.create(tracer_provider=made))
-    recorded = 0
+    hook = SendHook(tracing=Tracing.create(tracer_provider=made, **others))
+    sampled = 0
     for _ in range(400):
         sent, headers = hook.record("orders", b"x", None, None, None)
         _, trace_id, _, flags = dict(headers)["traceparent"].decode().split("-")
-        assert (sent is not None) == (int(trace_id[16:], 16) < 2**62)
-        flagged = made.get_tracer("t").start_span("s").get_span_context().trace_flags & 2
-        assert int(flags, 16) == flagged + (sent is not None)
-        recorded += sent is not None
-    assert 40 < recorded < 160
-
-
-def test_share_of_the_sends_stays_what_it_is_where_metrics_need_a_span() -> None:
-    """An id that is drawn and put back would give every trace a second chance."""
-    collaborators = {"meter_provider": MeterProvider([InMemoryMetricReader()])}
-    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(sampler=TraceIdRatioBased(0.5)), **collaborators))
-    assert [hook.record("orders", b"x", None, None, None) for _ in range(40)] == [None] * 40
+        is_sampled = int(trace_id[16:], 16) < 2**62
+        assert is_sampled == (sent is not None and bool(sent.flags & 1))
+        random = made.get_tracer("t").start_span("s").get_span_context().trace_flags & 2
+        assert int(flags, 16) == random + is_sampled
+        sampled += is_sampled
+    assert 40 < sampled < 160
 
 
 def _make_derived(kind: type, **methods: Any) -> Any:
@@ -190,7 +185,6 @@ def _with_own_method() -> SpanProcessor:
         ),
         (provider(active_span_processor=_make_derived(SynchronousMultiSpanProcessor)), {}),
         (NoOpTracerProvider(), {}),
-        (provider(sampler=ALWAYS_OFF), {"meter_provider": MeterProvider([InMemoryMetricReader()])}),
         *(
             (provider(sampler=ALWAYS_OFF), {"settings": Settings(**each)})
             for each in ({"propagation": False}, {"topic_exclude": ("orders",)}, {"topic_sampling": {"orders": 0.5}})
