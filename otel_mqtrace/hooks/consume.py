@@ -129,8 +129,7 @@ class ConsumeHook(ReceiveHook):
             origin, origin_flags = unhexlify(trace_id + span_id), digit[0] & 3
             decision, flags = state.under_remote[origin_flags]
         is_dropped = decision is _DROP
-        is_unfit = self.is_watched() if is_dropped else decision is not _SAMPLED or row is None  # metrics need a span
-        if plan is None or is_unfit:
+        if plan is None or (self.records_polls if is_dropped else decision is not _SAMPLED or row is None):
             return None
         try:
             ids = state.ids.pop()
@@ -139,15 +138,17 @@ class ConsumeHook(ReceiveHook):
         if origin is not None:
             ids = origin[:16] + ids[16:]
         kept = None if process_ctx else ids + ONE_BYTE[flags]  # a block that comes late still has the baggage
-        if is_dropped or row is None:
-            return ProcessSpan(self, UnsampledSpan(ids, flags, trace_state), 0, {}, process_ctx, kept)
+        if is_dropped and not self._may_measure():
+            return ProcessSpan(self, UnsampledSpan(ids, flags, trace_state), 0, plan.constants, process_ctx, kept)
+        if start_ns is not None or not self._polls:
+            self._count_received(plan, start_ns, 1)
         now_ns = self.now_ns()
+        if is_dropped or row is None:
+            return ProcessSpan(self, UnsampledSpan(ids, flags, trace_state), now_ns, plan.constants, process_ctx, kept)
         parts: Any = plan, ids, origin, flags, now_ns, *row, unique_id, describing, {}, origin_flags, trace_state
         record = new_tuple(Handled, parts)
         for processor in state.starts:
             processor.offer_record_start(record)
-        if start_ns is not None or not self._polls:
-            self._count_received(plan, start_ns, 1)
         return ProcessSpan(self, HandledSpan(record), now_ns, plan.constants, process_ctx, kept)
 
     def record_batch(  # noqa: PLR0913 - as record(), and how
@@ -179,22 +180,22 @@ class ConsumeHook(ReceiveHook):
         origin, origin_flags = read
         decision, flags = state.as_root if origin is None else state.under_remote[origin_flags]
         is_sampled = decision is _SAMPLED
-        if is_dropped if is_sampled else (decision is not _DROP or self.is_watched()):  # as in record()
+        if is_dropped if is_sampled else (decision is not _DROP or self.records_polls):  # as in record()
             return None
         ids = state.ids.take()
         if origin is not None:
             ids = origin[:16] + ids[16:]
+        now_ns = self.now_ns() if is_sampled or self._may_measure() else 0
+        span: BatchSpan | UnsampledSpan = UnsampledSpan(ids, flags)
         if is_sampled:
-            now_ns = self.now_ns()
             sends = read_uniform(headers, plan.retry_header)
             kept = headers if sends is None else []
             record = HandledBatch(plan, ids, flags, now_ns, rows, kept, sends, {}, origin, origin_flags)
+            span = BatchSpan(record)
             for processor in state.starts:
-                processor.offer_record_start(BatchSpan(record))
-            call = ProcessSpan(self, BatchSpan(record), now_ns, plan.constants, ids=ids + ONE_BYTE[flags])
-        else:
-            call = ProcessSpan(self, UnsampledSpan(ids, flags), 0, {}, ids=ids + ONE_BYTE[flags])
-        if start_ns is not None or (is_sampled and not self._polls):
+                processor.offer_record_start(BatchSpan(record))  # one of its own: it may be read before the end
+        call = ProcessSpan(self, span, now_ns, plan.constants, ids=ids + ONE_BYTE[flags])
+        if start_ns is not None or (now_ns and not self._polls):
             self._count_received(plan, start_ns, len(rows))
         call.messages, call.indexes = len(rows), tuple(range(len(rows)))
         return call
@@ -421,7 +422,7 @@ class ConsumeHook(ReceiveHook):
             span: Any = call.span
             kind = type(span)
             metrics = self._tracing.collecting if self._may_measure() else None
-            if kind is UnsampledSpan and metrics is None:
+            if kind is UnsampledSpan and (metrics is None or not call.start_ns):  # nothing measured its start
                 return
             start_ns = call.start_ns
             end_ns = max(self.now_ns() if end_ns is None else end_ns, start_ns)

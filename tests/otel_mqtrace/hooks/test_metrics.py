@@ -7,16 +7,19 @@ from unittest.mock import Mock
 import pytest
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_ON, TraceIdRatioBased
 
 from otel_mqtrace import ConsumeHook, SendHook, process
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
+from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import ContextCode
+from otel_mqtrace.testing import ManualClock
 from tests.support.mailbox import Letter, incoming
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -177,3 +180,42 @@ def test_pushed_messages_count_when_their_processing_begins(mailbox_with, reader
     for _ in process.each([Letter(1), Letter(2)]):
         pass
     assert sum(point.value for _, point in points("messaging.client.consumed.messages")) == 2
+
+
+def _measure(sampler, messages, how, *, is_recorded):
+    """Return the points of a poll's messages that were handled within 30 ms, by metric and attributes."""
+    clock, reader = ManualClock(), InMemoryMetricReader()
+    hook = _consumer(
+        tracing=Tracing.create(
+            tracer_provider=TracerProvider(sampler=sampler, shutdown_on_exit=False),
+            meter_provider=MeterProvider([reader]),
+            clock=clock,
+            consume_hook=None if is_recorded else print,  # needs a span
+        )
+    )
+    sender = ("traceparent", b"00-%032x-%016x-00" % (1, 2))
+    row = (0, 7, None, 3, None)
+    if not is_recorded:
+        (call,) = hook.before([incoming(sender)] * messages, batch=messages > 1)
+    elif messages > 1:
+        call = hook.record_batch("orders", [row] * messages, [[sender]] * messages, None)
+    else:
+        call = hook.record("orders", row, [sender], None)
+    clock.advance(ms=30)
+    hook.after(call, **how)
+    scopes = reader.get_metrics_data().resource_metrics[0].scope_metrics
+    metrics = [metric for scope in scopes for metric in scope.metrics]
+    return {
+        (metric.name, *sorted(point.attributes.items())): getattr(point, "sum", getattr(point, "value", None))
+        for metric in metrics
+        for point in metric.data.data_points
+    }
+
+
+@pytest.mark.parametrize("how", [{}, {"code": ContextCode.FAILED}, {"exception": KeyError("order")}], ids=str)
+@pytest.mark.parametrize("sampler", [ALWAYS_OFF, DEFAULT_ON, ALWAYS_ON], ids=["off", "as the sender", "on"])
+@pytest.mark.parametrize("messages", [1, 2])
+def test_recorded_messages_are_measured_as_their_span_would_be(sampler, messages, how):
+    measured = _measure(sampler, messages, how, is_recorded=True)
+    assert measured == _measure(sampler, messages, how, is_recorded=False)
+    assert set(measured.values()) == {messages, 0.03}
