@@ -12,18 +12,16 @@ from bridge.page.markup import fill_template
 from bridge.page.wording import duration, plural, utc
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import rows_of
-from bridge.query.timeline import Consume, Half, Recall, Send, TransactionEnd, events
+from bridge.query.timeline import Half, events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from bridge.query.evidence import Place, Sighting
     from bridge.query.search import Answer
-    from bridge.query.timeline import MessageTimeline
+    from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
 
 UNKNOWN_GROUP = "group unknown"
-
-_Event = Send | TransactionEnd | Recall | Consume
 
 Facts = tuple[tuple[str, str], ...]
 """Names and values of one event's known fields, in order."""
@@ -51,7 +49,7 @@ def details_of(story: MessageTimeline) -> Iterator[tuple[str, list[Detail]]]:
     if story.transaction_ends:
         yield "Transaction", [_transaction_end(end) for end in story.transaction_ends]
     if story.recalls:
-        yield "Recall", [(recall.outcome.value, _facts(recall)) for recall in story.recalls]
+        yield "Recall", [_recall(recall) for recall in story.recalls]
     for consumer in story.groups:
         attempts = [_consume(number, one) for number, one in enumerate(consumer.attempts, start=1)]
         yield f"Consumed by {consumer.group or UNKNOWN_GROUP}", attempts
@@ -66,13 +64,36 @@ def places_of(places: Sequence[Place]) -> str:
 
 
 def _send(number: int, send: Send) -> Detail:
-    batch = plural(send.of_batch, "message") if send.of_batch > 1 else None
-    return f"attempt {number}: {send.outcome.value}", _facts(send, batch=batch)
+    facts = _facts(
+        send,
+        ("begin", send.begin_ms, utc),
+        ("end", send.end_ms, utc),
+        ("cost", send.cost_ms, duration),
+        ("topic", send.topic, str),
+        ("type", send.msg_type, attrgetter("value")),
+        ("store host", send.store_host, str),
+        ("client host", send.client_host, str),
+        ("offset id", send.offset_msg_id, str),
+        ("batch", send.of_batch if send.of_batch > 1 else None, lambda number: plural(number, "message")),
+    )
+    return f"attempt {number}: {send.outcome.value}", facts
 
 
 def _transaction_end(end: TransactionEnd) -> Detail:
+    facts = _facts(
+        end,
+        ("at", end.at_ms, utc),
+        ("group", end.group, str),
+        ("transaction id", end.transaction_id, str),
+        ("store host", end.store_host, str),
+        ("client host", end.client_host, str),
+    )
     state = end.state.value if end.state else "unknown state"
-    return f"{state}{', answers a check' if end.from_check else ''}", _facts(end)
+    return f"{state}{', answers a check' if end.from_check else ''}", facts
+
+
+def _recall(recall: Recall) -> Detail:
+    return recall.outcome.value, _facts(recall, ("at", recall.at_ms, utc), ("group", recall.group, str))
 
 
 def _consume(number: int, consume: Consume) -> Detail:
@@ -80,10 +101,19 @@ def _consume(number: int, consume: Consume) -> Detail:
     is_share = (
         consume.cost_ms is not None and consume.elapsed_ms is not None and consume.elapsed_ms > consume.cost_ms + 1
     )
-    end = "" if consume.end_ms is None else f"{utc(consume.end_ms)}{' (begin + cost)' if consume.end_estimated else ''}"
-    shown = {"end": end or None, "cost per message": duration(consume.cost_ms) if is_share else None}
-    headline = f"delivery {number}: {consume.outcome.value}{_MISSING.get(consume.missing, '')}"
-    return headline, _facts(consume, **shown)
+    estimated = " (begin + cost)" if consume.end_estimated else ""
+    facts = _facts(
+        consume,
+        ("begin", consume.begin_ms, utc),
+        ("end", consume.end_ms, lambda end_ms: f"{utc(end_ms)}{estimated}"),
+        ("took", consume.elapsed_ms, duration),
+        ("cost per message", consume.cost_ms if is_share else None, duration),
+        ("code", consume.context_code, attrgetter("name")),
+        ("retry", consume.retry_times, str),
+        ("client host", consume.client_host, str),
+        ("request id", consume.request_id, str),
+    )
+    return f"delivery {number}: {consume.outcome.value}{_MISSING.get(consume.missing, '')}", facts
 
 
 _MISSING: dict[Half | None, str] = {
@@ -92,55 +122,20 @@ _MISSING: dict[Half | None, str] = {
 }
 
 
-def _origin(event: _Event) -> Iterator[tuple[str, str | None]]:
+def _facts(event: Send | TransactionEnd | Recall | Consume, *own: tuple[str, Any, Callable[[Any], str]]) -> Facts:
+    """Return what is known: its ``own`` facts, each a name, a value and how that is shown, then those of every kind."""
     places = [place for sighting in event.evidence for place in sighting.places]
     known = [sighting.written_by for sighting in event.evidence if sighting.written_by]
     first, *others = min(known, key=len, default=("",))  # the record with the fewest possible writers
     seen = sum(sighting.seen - 1 for sighting in event.evidence)
-    yield "record", places_of(places) or None
-    yield "seen again", plural(seen, "time") if seen else None
-    yield "layout of", f"{first} or {plural(len(others), 'other')}" if others else first or None
-
-
-_Show = tuple[str, str, "Callable[[Any], str]"]
-_WHO: Final[tuple[_Show, ...]] = (("store host", "store_host", str), ("client host", "client_host", str))
-_AT: Final[tuple[_Show, ...]] = (("at", "at_ms", utc), ("group", "group", str))
-_REGION: Final[_Show] = ("region", "region_id", str)
-_FACTS: Final[dict[type, tuple[_Show, ...]]] = {
-    Send: (
-        ("begin", "begin_ms", utc),
-        ("end", "end_ms", utc),
-        ("cost", "cost_ms", duration),
-        ("topic", "topic", str),
-        ("type", "msg_type", attrgetter("value")),
-        *_WHO,
-        ("offset id", "offset_msg_id", str),
-        ("batch", "", str),
-        _REGION,
-    ),
-    TransactionEnd: (*_AT, ("transaction id", "transaction_id", str), *_WHO, _REGION),
-    Recall: (*_AT, _REGION),
-    Consume: (
-        ("begin", "begin_ms", utc),
-        ("end", "", str),
-        ("took", "elapsed_ms", duration),
-        ("cost per message", "", str),
-        ("code", "context_code", attrgetter("name")),
-        ("retry", "retry_times", str),
-        ("client host", "client_host", str),
-        ("request id", "request_id", str),
-        _REGION,
-    ),
-}
-"""Facts of an event in order: name, field and how it is shown; a fact without a field is given."""
-
-
-def _facts(event: _Event, **given: str | None) -> Facts:
-    facts: list[tuple[str, str | None]] = []
-    for name, field, show in _FACTS[type(event)]:
-        value = getattr(event, field) if field else given[name]
-        facts.append((name, None if value is None else show(value)))
-    return tuple((name, value) for name, value in (*facts, *_origin(event)) if value is not None)
+    facts: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
+        *own,
+        ("region", event.region_id, str),
+        ("record", places_of(places) or None, str),
+        ("seen again", plural(seen, "time") if seen else None, str),
+        ("layout of", f"{first} or {plural(len(others), 'other')}" if others else first or None, str),
+    )
+    return tuple((name, show(value)) for name, value, show in facts if value is not None)
 
 
 LINK_FIELDS: Final = ("trace_id", "msg_id", "topic")
