@@ -16,14 +16,14 @@ import typer
 
 from bridge.addresses import Kind, expand_files, is_pipe, parse_address, refuse_device
 from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, refuse_spans, unreadable
-from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
+from bridge.codec.records_json import EncodedLine, Refusal, Target, bad_json, body_json, dump, encode_lines
 from bridge.page.wording import plural, visible
 from bridge.storage import as_path, refuse_compressed, refuse_unconverted
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body, decode_stream
-from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, PART_BYTES, decode_values, is_cuttable, text_of
+from otel_mqtrace.wire.native.decode import PART_BYTES, decode_values, is_cuttable, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -138,9 +138,7 @@ def decode_files(  # noqa: PLR0913 - the command's options
     """
     how = Reading(msg_type_map, charset)  # a wrong charset fails before any output
     tally, unread = _Tally(), list[str]()
-    bodies = _bodies(files or [_STDIN], framing, how, unread)
-    placed = tally.counting(_decoded(bodies, explode_batches=explode_batches), _why_bad)
-    items = (item for _, item in placed)
+    items = _decoded(_bodies(files or [_STDIN], framing, how, unread), tally, explode_batches=explode_batches)
     if as_table:
         from bridge.codec.tables import print_records  # noqa: PLC0415  rich takes longer than a small decode
 
@@ -163,29 +161,17 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     Reading(charset=charset)  # as above
     if "".encode(charset):
         raise UsageError(f"--charset {charset} begins each record with a byte order mark: give utf-8, utf-16-le or -be")
-    tally = _Tally()
-    replaced = 0
-
-    def why_refused(item: EncodedLine | Refusal) -> str | None:
-        return f"{_shown(file)}:{item.line}: {item.reason}" if isinstance(item, Refusal) else None
-
-    def keep_encoded(results: Iterable[EncodedLine | Refusal]) -> Iterator[EncodedLine]:
-        nonlocal replaced
-        for item in results:
-            if isinstance(item, EncodedLine):
-                replaced += item.encoded.replaced
-                yield item
-
+    tally, shown = _Tally(), _shown(file)
     with _opened(file) as stream:
-        results = tally.counting(encode_lines(_lines(stream, _shown(file)), target, charset=charset), why_refused)
-        bodies = groupby(keep_encoded(results), lambda one: repr(one.body_index))
+        encoded = _encoded(encode_lines(_lines(stream, shown), target, charset=charset), tally, shown)
         if as_lines:
+            bodies = groupby(encoded, lambda one: repr(one.body_index))
             _write(dump(_body_line(list(records))) for _, records in bodies)
         else:
-            _write(record.encoded.body for _, records in bodies for record in records)
-    if replaced:
+            _write(record.encoded.body for record in encoded)
+    if tally.replaced:
         replacements = f"U+0001 and U+0002 by _, what {charset} cannot encode by ?"
-        typer.echo(f"mqtrace: {plural(replaced, 'character')} replaced: {replacements}", err=True)
+        typer.echo(f"mqtrace: {plural(tally.replaced, 'character')} replaced: {replacements}", err=True)
     return tally.report("record", "records", "refused")
 
 
@@ -220,20 +206,16 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts the items that pass through and the defective ones; keeps the first reason."""
+    """Counts records and the defective ones, keeps the first defect; ``replaced`` are characters."""
 
     passed: int = 0
     defects: int = 0
     first: str = ""
+    replaced: int = 0
 
-    def counting(self, items: Iterable[_Item], reason_of: Callable[[_Item], str | None]) -> Iterator[_Item]:
-        for item in items:
-            self.passed += 1
-            reason = reason_of(item)
-            if reason is not None:
-                self.first = self.first or reason
-                self.defects += 1
-            yield item
+    def count_defect(self, reason: str) -> None:
+        self.defects += 1
+        self.first = self.first or reason
 
     def report(self, noun: str, several: str, fate: str) -> int:
         """Print to standard error how many of what passed are bad or refused, and return the exit code."""
@@ -244,27 +226,36 @@ class _Tally:
         return 1 if self.defects else 0
 
 
-def _why_bad(placed: tuple[str, dict[str, Any]]) -> str | None:
-    place, item = placed
-    error = item.get("error")
-    if error is None:
-        return None
-    record = "" if item["record_index"] is None else f" record {item['record_index']}"
-    return f"{place}{record}{' ' + error['field'] if error['field'] else ''}: {error['reason']}"
-
-
 _PlacedBody = tuple[int, str, DecodedBody | BadBody]
 """The index of a body in all files, its place, ``FILE`` or ``FILE:LINE``, and its contexts or a part of them."""
 
 
-def _decoded(bodies: Iterable[_PlacedBody], *, explode_batches: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the JSON of each record with its place; what is not a record has an ``error``."""
+def _decoded(bodies: Iterable[_PlacedBody], tally: _Tally, *, explode_batches: bool) -> Iterator[dict[str, Any]]:
+    """Yield the JSON of each record; what is not a record has an ``error``."""
     for body_index, place, body in bodies:
         if isinstance(body, BadBody):
-            error = {"field": body.field, "reason": body.reason, "text": body.text[:MAX_OFFENDING_TEXT]}
-            yield place, {"body_index": body_index, "record_index": None, "error": error}
+            items = iter([bad_json(body_index, None, body)])
         else:
-            yield from ((place, item) for item in body_json(body_index, body, explode_batches=explode_batches))
+            items = body_json(body_index, body, explode_batches=explode_batches)
+        for item in items:
+            tally.passed += 1
+            if error := item.get("error"):
+                record = "" if item["record_index"] is None else f" record {item['record_index']}"
+                tally.count_defect(
+                    f"{place}{record}{' ' + error['field'] if error['field'] else ''}: {error['reason']}"
+                )
+            yield item
+
+
+def _encoded(lines: Iterable[EncodedLine | Refusal], tally: _Tally, name: str) -> Iterator[EncodedLine]:
+    """Yield the records that were encoded."""
+    for item in lines:
+        tally.passed += 1
+        if isinstance(item, Refusal):
+            tally.count_defect(f"{name}:{item.line}: {item.reason}")
+        else:
+            tally.replaced += item.encoded.replaced
+            yield item
 
 
 def _bodies(names: list[str], framing: Framing, how: Reading, unread: list[str]) -> Iterator[_PlacedBody]:

@@ -25,6 +25,7 @@ from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, DIALECTS, FIELDS, C
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from bridge.codec.framing import BadBody
     from otel_mqtrace.wire.native.decode import BadRecord, DecodedBody
 
 
@@ -43,40 +44,38 @@ def body_json(body_index: int, decoded: DecodedBody, *, explode_batches: bool = 
     With ``explode_batches`` a batch's ``Pub`` is one object for each of its messages, all with its record index.
     """
     columns = (decoded.record_indexes, decoded.dialects, decoded.shapes, decoded.contexts)
-    good = {
-        index: [
-            record_json(body_index, index, dialect, writers_of(shape, dialect), each)
-            for each in (explode(trace_ctx) if explode_batches else (trace_ctx,))
+    items = {error.record_index: [bad_json(body_index, error.record_index, error)] for error in decoded.errors}
+    for index, dialect, shape, trace_ctx in zip(*columns, strict=True):
+        place: dict[str, Any] = {
+            "body_index": body_index,
+            "record_index": index,
+            "dialect": dialect,
+            "written_by": list(writers_of(shape, dialect)),
+        }
+        items[index] = [
+            place | _record_json(each) for each in (explode(trace_ctx) if explode_batches else (trace_ctx,))
         ]
-        for index, dialect, shape, trace_ctx in zip(*columns, strict=True)
-    }
-    bad = {error.record_index: [bad_record_json(body_index, error)] for error in decoded.errors}
-    for _, items in sorted({**good, **bad}.items()):
-        yield from items
+    for _, of_index in sorted(items.items()):
+        yield from of_index
 
 
-def record_json(
-    body_index: int, record_index: int, dialect: str | None, written_by: Iterable[str], trace_ctx: TraceContext
-) -> dict[str, Any]:
-    """Return the object of one record; of several beans the first. ``written_by`` are the writers that fit."""
+def _record_json(trace_ctx: TraceContext) -> dict[str, Any]:
+    """Return what a record holds; of several beans the first."""
     bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
     return {
-        "body_index": body_index,
-        "record_index": record_index,
-        "dialect": dialect,
-        "written_by": list(written_by),
         "trace_type": trace_ctx.trace_type.value,
         **{name: _plain(getattr(trace_ctx, name)) for name in _OF_CONTEXT},
         **{name: _plain(getattr(bean, name)) for name in _OF_BEAN},
     }
 
 
-def bad_record_json(body_index: int, error: BadRecord) -> dict[str, Any]:
-    """Return the object of a piece that is not a record."""
+def bad_json(body_index: int, record_index: int | None, error: BadRecord | BadBody) -> dict[str, Any]:
+    """Return the object of what is not a record; a line or row without a body has no ``record_index``."""
+    text = error.text[:MAX_OFFENDING_TEXT]
     return {
         "body_index": body_index,
-        "record_index": error.record_index,
-        "error": {"field": error.field, "reason": error.reason, "text": error.text},
+        "record_index": record_index,
+        "error": {"field": error.field, "reason": error.reason, "text": text},
     }
 
 
