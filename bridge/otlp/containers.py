@@ -22,11 +22,14 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from bridge.otlp.detect import (
+    FIELD_ONE,
+    LENGTH_BYTES,
     LONGEST_LINE_BYTES,
     Layout,
     LineTooLongError,
     is_cut_zstd,
     open_zstd,
+    read_zstd,
     unpack_whole_zstd,
     zstd_error,
 )
@@ -104,7 +107,7 @@ class _Text:
             self.at = self.at if found is None else found.end()
             if self.at < len(self.held):
                 return True
-            if not self.grow() and self.is_whole:
+            if not self.grow():
                 return self.at < len(self.held)
 
     def end_of_line(self) -> int:
@@ -122,8 +125,7 @@ class _Text:
 
 NOT_TRACES: Final = "not OTLP traces"
 
-_LENGTH_BYTES: Final = 4
-_FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited
+
 _CHUNK_BYTES: Final = 1 << 20
 _SAMPLE: Final = 64 << 10  # enough for the message ids in it
 _HEAD_BYTES: Final = 4 << 20
@@ -171,8 +173,9 @@ def read_messages(path: AnyPath, layout: Layout, *, parse: Parse, parse_whole: P
     """
     with path.open("rb") as file:
         try:
-            of_frames = (parse_whole or parse,) if layout in _OF_FRAMES else ()
-            yield from _READERS[layout](file, parse, *of_frames)
+            yield from (
+                _framed(file, parse, parse_whole or parse) if layout in _OF_FRAMES else _READERS[layout](file, parse)
+            )
         except LineTooLongError as error:
             raise UnreadableInputError(f"{path} {error}") from error
 
@@ -342,8 +345,8 @@ def _frames(data: bytes | mmap.mmap, parse: Parse, parse_whole: Parse) -> Iterat
     at, ordinal, end = 0, 0, len(data)
     while at < end:
         ordinal += 1
-        stop = at + _LENGTH_BYTES + _length(data, at)
-        packed = bytes(data[at + _LENGTH_BYTES : stop]) if stop <= end else None
+        stop = at + LENGTH_BYTES + _length(data, at)
+        packed = bytes(data[at + LENGTH_BYTES : stop]) if stop <= end else None
         whole = None if packed is None else unpack_whole_zstd(packed)
         if whole is not None:  # a frame, whatever is in it
             yield _checked(ordinal, whole, parse_whole)
@@ -365,9 +368,9 @@ def _frames(data: bytes | mmap.mmap, parse: Parse, parse_whole: Parse) -> Iterat
 
 def _next_frame(data: bytes | mmap.mmap, start: int, parse: Parse) -> int | None:
     end = len(data)
-    for at in range(start, end - _LENGTH_BYTES - 1):
-        first = at + _LENGTH_BYTES
-        likely = data[first] == _FIELD_ONE or data[first : first + len(ZSTD_MAGIC)] == ZSTD_MAGIC
+    for at in range(start, end - LENGTH_BYTES - 1):
+        first = at + LENGTH_BYTES
+        likely = data[first] == FIELD_ONE or data[first : first + len(ZSTD_MAGIC)] == ZSTD_MAGIC
         length = _length(data, at)
         if likely and 0 < length <= end - first and parse(_unpack(bytes(data[first : first + length])) or b""):
             return at
@@ -375,29 +378,19 @@ def _next_frame(data: bytes | mmap.mmap, start: int, parse: Parse) -> int | None
 
 
 def _length(data: bytes | mmap.mmap, at: int) -> int:
-    return int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
+    return int.from_bytes(data[at : at + LENGTH_BYTES], "big")
 
 
 def _unpack(packed: bytes) -> bytes | None:
     """Return the message in a frame, ``None`` when it is damaged zstd."""
-    if not packed.startswith(ZSTD_MAGIC):
-        return packed
-    reader = open_zstd(io.BytesIO(packed))
-    try:
-        unpacked: bytes = reader.read()
-    except zstd_error():
-        return None
-    return unpacked
+    return read_zstd(packed) if packed.startswith(ZSTD_MAGIC) else packed
 
 
 _OF_FRAMES: Final = frozenset({Layout.PROTO_FRAMED, Layout.JSON_ZSTD_FRAMED, Layout.PROTO_ZSTD_FRAMED})
-_READERS: Final[dict[Layout, Callable[..., Iterator[Item]]]] = {
+_READERS: Final[dict[Layout, Callable[[BinaryIO, Parse], Iterator[Item]]]] = {
     Layout.JSON_LINES: _plain_lines,
     Layout.JSON: _whole,
     Layout.JSON_LINES_ZSTD: _zstd_lines,
-    Layout.PROTO_FRAMED: _framed,
-    Layout.JSON_ZSTD_FRAMED: _framed,
-    Layout.PROTO_ZSTD_FRAMED: _framed,
     Layout.PROTO_FRAMED_ZSTD: _framed_in_zstd,
     Layout.PROTO: _bare,
     Layout.KAFKA_DUMP: _kafka_dump,

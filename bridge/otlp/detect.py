@@ -34,12 +34,12 @@ _PARQUET_MAGIC: Final = b"PAR1"
 _BODY_COLUMN: Final = "body"
 _HEAD_BYTES: Final = 256 * 1024
 _LINES_LOOKED_AT: Final = 50
-_LENGTH_BYTES: Final = 4
+LENGTH_BYTES: Final = 4  # of the length before a frame
 _JSON_STARTS: Final = frozenset({b"{", b"["})
 _DECODED: Final = re.compile(rb'\{"body_index": ?\d+, ?"record_index":')
 _ZSTD_HEADER_BYTES: Final = 18  # the longest
 _ZSTD_SKIPPABLE: Final = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-_FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited: how every non-empty TracesData starts
+FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited: how every non-empty TracesData starts
 
 
 class Side(str, Enum):
@@ -147,8 +147,8 @@ def detect_head(head: bytes, size: int) -> Layout | None:
         return Layout.LANDING_PARQUET
     if head.startswith(ZSTD_MAGIC):
         return _in_zstd(head, Layout.JSON_LINES_ZSTD, Layout.PROTO_FRAMED_ZSTD)
-    if head.startswith(ZSTD_MAGIC, _LENGTH_BYTES) and any(head[:_LENGTH_BYTES]):  # compressed text may hold names
-        return _in_zstd(head[_LENGTH_BYTES:], Layout.JSON_ZSTD_FRAMED, Layout.PROTO_ZSTD_FRAMED)
+    if head.startswith(ZSTD_MAGIC, LENGTH_BYTES) and any(head[:LENGTH_BYTES]):  # compressed text may hold names
+        return _in_zstd(head[LENGTH_BYTES:], Layout.JSON_ZSTD_FRAMED, Layout.PROTO_ZSTD_FRAMED)
     # Protobuf's first byte is a newline to a text reader and its second may be a brace: names in the text decide first.
     return _json(head) or _binary(head, size)
 
@@ -164,32 +164,20 @@ def _check_parquet(path: AnyPath) -> None:
 
 
 def _in_zstd(data: bytes, of_json: Layout, of_protobuf: Layout) -> Layout:
-    first = _first_zstd_bytes(data).removeprefix(codecs.BOM_UTF8)[:1]
-    return of_json if first in _JSON_STARTS else of_protobuf
+    first = read_zstd(data, 16) or b""  # a damaged first frame is still a zstd frame
+    return of_json if first.removeprefix(codecs.BOM_UTF8)[:1] in _JSON_STARTS else of_protobuf
 
 
 def _is_native_in_zstd(head: bytes) -> bool:
-    text = _first_zstd_bytes(head, _HEAD_BYTES).lstrip() if head.startswith(ZSTD_MAGIC) else b""
+    text = (read_zstd(head, _HEAD_BYTES) or b"").lstrip() if head.startswith(ZSTD_MAGIC) else b""
     sides = {found.side for key, found in _JSON_SIGNS if f'"{key}"'.encode() in text}  # an attribute may be so named
     return text[:1] in _JSON_STARTS and sides == {Side.NATIVE}
 
 
 def _binary(head: bytes, size: int) -> Layout | None:
-    rest = head[_LENGTH_BYTES:]
-    if rest[:1] == bytes([_FIELD_ONE]) and head[:1] == b"\x00":
+    if head[0] == 0 and head[LENGTH_BYTES : LENGTH_BYTES + 1] == bytes([FIELD_ONE]):
         return Layout.PROTO_FRAMED
-    if head[0] == _FIELD_ONE and size > 1:
-        return Layout.PROTO
-    return None
-
-
-def _first_zstd_bytes(data: bytes, size: int = 16) -> bytes:
-    reader = open_zstd(io.BytesIO(data))
-    try:
-        first: bytes = reader.read(size)
-    except zstd_error():  # a damaged first frame is still a zstd frame
-        return b""
-    return first
+    return Layout.PROTO if head[0] == FIELD_ONE and size > 1 else None
 
 
 _PARTS: Final = ("scopeSpans", "instrumentationLibrarySpans")  # of a ResourceSpans, now and before 2022
@@ -250,6 +238,16 @@ def open_zstd(raw: Any) -> Any:
     except ImportError as error:
         raise MissingExtraError("reading zstd", "reconcile") from error
     return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+
+
+def read_zstd(data: bytes, size: int = -1) -> bytes | None:
+    """Return the first ``size`` bytes that zstd frames hold, by default all; ``None`` where they are damaged."""
+    reader = open_zstd(io.BytesIO(data))
+    try:
+        content: bytes = reader.read(size)
+    except zstd_error():
+        return None
+    return content
 
 
 def zstd_error() -> type[Exception]:
