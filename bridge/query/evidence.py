@@ -77,18 +77,13 @@ class Query:
     @property
     def needs_story(self) -> bool:
         """Return whether a criterion needs all records of a message, beyond the searched text."""
-        further = (self.topic, self.group, self.outcome)
-        primary = bool(self.msg_ids) or self.prefix is not None or self.key is not None
-        given = sum(one is not None for one in further)
-        if self.prefix is not None and self.key is not None:
-            return True
-        return given > 0 if primary else given > 1 or self.outcome is not None
+        ids_or_key = bool(self.msg_ids) or self.key is not None  # one search finds both
+        given = [ids_or_key, *(text is not None for text in (self.prefix, self.topic, self.group))]
+        return sum(given) > 1 or self.outcome is not None
 
     def names(self, trace_ctx: TraceContext) -> bool:
-        """Return whether a record of one message holds the text that is searched for, in the field it belongs to."""
+        """Return whether a record of one message has the text that a query without an index searches for."""
         bean = trace_ctx.beans[0]
-        if self.msg_ids or (self.key is not None and self.prefix is None):
-            return self.means(bean)
         if self.prefix is not None:
             return (bean.msg_id or "").startswith((self.prefix, _written(self.prefix)))
         if self.topic is not None:

@@ -63,8 +63,7 @@ def fits(story: MessageTimeline, query: Query) -> bool:
         events += [attempt for group in story.groups for attempt in group.attempts]
         if not any(query.has_key(sighting.bean) for event in events for sighting in event.evidence):
             return False
-    asks_rows = (query.topic, query.group, query.outcome) != (None, None, None)
-    return not asks_rows or bool(rows_of(story, query))
+    return bool(rows_of(story, query))
 
 
 def _has(row: Row, topics: Sequence[str], query: Query) -> bool:
