@@ -134,7 +134,7 @@ _ALTERATIONS: Final[dict[str, tuple[str, Any, Any]]] = {
     "keys": (semconv.MQTRACE_KEYS, (_ALTERED_WORD,), _ALTERED_WORD),
     "context_code": (semconv.MQTRACE_CONTEXT_CODE, ContextCode.TIME_OUT.name, ContextCode.TIME_OUT),
 }
-_OF_CONTEXT: Final = frozenset({"context_code"})
+
 _NUMBERS: Final = (FieldKind.LONG, FieldKind.INT)
 _NO_NUMBER: Final = b"damaged"
 _CUT_CHARACTERS: Final = 4  # closing brackets: no JSON any more, every id still legible
@@ -159,7 +159,7 @@ def _find_fault(plan: FaultPlan, trace_ctx: TraceContext | None) -> Fault | None
 def _alter_context(trace_ctx: TraceContext, fault: Fault) -> TraceContext:
     field = fault.field or ""
     change = {field: _ALTERATIONS[field][2]}
-    if field in _OF_CONTEXT:
+    if field == "context_code":  # the others are fields of a bean
         # The half that starts carries no outcome: altering it there would be no fault at all.
         return replace(trace_ctx, **change) if trace_ctx.trace_type is TraceType.SUB_AFTER else trace_ctx
     return replace(trace_ctx, beans=tuple(replace(bean, **change) for bean in trace_ctx.beans))

@@ -35,19 +35,6 @@ _Status = tuple[int, int]
 """Size, and time of modification in nanoseconds."""
 
 
-def _status(path: AnyPath) -> _Status:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def present_files(path: str) -> list[AnyPath]:
-    """Return the files behind a path of :attr:`Kind.FILES` that are there now; later there may be more."""
-    try:
-        return expand_files(path)[0]
-    except NothingThereError:  # a glob whose files were moved away since the start
-        return []
-
-
 class _FilesSource(TraceSource):
     """A file, directory or glob as a resumable stream; ``state`` keeps the progress, in a file for each ``group``.
 
@@ -93,9 +80,14 @@ class _FilesSource(TraceSource):
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages that are new, in batches of one file each."""
         refusal: UsageError | None = None
-        for path in present_files(self._path):
+        try:
+            files, _ = expand_files(self._path)
+        except NothingThereError:  # a glob whose files were moved away since the start
+            return
+        for path in files:
             try:
-                status = _status(path)
+                found = path.stat()
+                status = found.st_size, found.st_mtime_ns
                 if self._passed_over.get(path) == status or self._is_read(path, status):
                     continue
                 messages = self._new_messages(path, status)

@@ -99,7 +99,7 @@ class StoreLanding:
         for day in sorted_glob(self._native, "date=*")[-_DAYS_LOOKED_AT:]:
             for path in sorted_glob(day, "part-*"):
                 if f"{path.parent.name}-{path.name}.json" not in counted:
-                    self._write_manifest(_counted(path, self._native))
+                    self._write_manifest(count_part(path.relative_to(self._native).as_posix(), _bodies_of(path)))
             for path in sorted_glob(day, ".part-*"):
                 if SystemClock().wall_ns() - path.stat().st_mtime_ns > _ABANDONED_NS:
                     path.unlink(missing_ok=True)
@@ -107,10 +107,6 @@ class StoreLanding:
 
 
 Landing = LandingWriter | StoreLanding
-
-
-def _counted(path: AnyPath, native: AnyPath) -> LandedPart:
-    return count_part(path.relative_to(native).as_posix(), _bodies_of(path))
 
 
 def _bodies_of(path: AnyPath) -> Iterator[tuple[int, int]]:

@@ -80,10 +80,10 @@ def contexts_of(span: Span) -> SpanContexts:
     scope = None
     for message in messages:
         role = role_of(message.facts(unnamed=unnamed, has_id=given is not None))
-        if role is None or role.scope is not None or role.kind is None:
-            scope = None if role is None else role.scope
-        else:
+        if role is not None and role.scope is None:
             found += message.contexts(role)
+        else:
+            scope = None if role is None else role.scope
     return SpanContexts(tuple(found), scope)
 
 

@@ -202,12 +202,13 @@ def role_of(facts: SpanFacts) -> EventRole | None:
     kind, writer = _kind(facts), _writer(facts)
     half = facts.half if facts.half in _HALVES else "whole"
     is_event, has_ended = kind in _EVENTS, half != _BEFORE
+    registry_type = _REGISTRY_TYPES.get((facts.registry_msg_type or "").lower())
     return EventRole(
         kind=kind if is_event else None,
         half=half if is_event else None,
         scope="TRACE_TRAFFIC" if facts.is_trace_traffic else None if is_event else kind,
         writer=writer,
-        msg_type=facts.msg_type if facts.msg_type is not None else _registry_type(facts),
+        msg_type=registry_type if facts.msg_type is None else facts.msg_type,
         success=_success(facts, kind, writer) if has_ended else None,
         context_code=_context_code(facts, kind, writer) if has_ended else None,
         from_transaction_check=_is_true(facts.from_transaction_check),
@@ -239,10 +240,6 @@ def _writer(facts: SpanFacts) -> str:
     return "other"
 
 
-def _registry_type(facts: SpanFacts) -> str | None:
-    return _REGISTRY_TYPES.get((facts.registry_msg_type or "").lower())
-
-
 def _is_true(text: str | None) -> bool | None:
     return None if text is None else text == "true"
 
@@ -250,8 +247,9 @@ def _is_true(text: str | None) -> bool | None:
 def _success(facts: SpanFacts, kind: str, writer: str) -> bool | None:
     if facts.success is not None:
         return facts.success == "true"
-    judge = _SUCCESS_RULES.get(kind)
-    return None if judge is None else judge(facts, writer)
+    if kind == "publish":
+        return _is_sent(facts, writer)
+    return _is_consumed(facts, writer) if kind == "consume" else None
 
 
 def _is_sent(facts: SpanFacts, writer: str) -> bool | None:
@@ -267,9 +265,6 @@ def _is_consumed(facts: SpanFacts, writer: str) -> bool | None:
     if code is not None:
         return code in _SUCCESSFUL_CODES
     return False if _has_failed(facts) else None
-
-
-_SUCCESS_RULES: Final = {"publish": _is_sent, "consume": _is_consumed}
 
 
 def _has_failed(facts: SpanFacts) -> bool:

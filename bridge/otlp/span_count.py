@@ -70,16 +70,12 @@ def _fields(data: bytes, at: int, end: int, wanted: frozenset[int]) -> Iterator[
             _, at = _varint(data, at, end)
         elif kind in {_FIXED64, _FIXED32}:
             at += 8 if kind == _FIXED64 else 4
+        elif kind in {_GROUP, _END_GROUP}:
+            depth += 1 if kind == _GROUP else -1
         else:
-            depth += _depth(kind)
+            raise ValueError("no protobuf")
     if at != end or depth:
         raise ValueError("no protobuf")
-
-
-def _depth(kind: int) -> int:
-    if kind not in {_GROUP, _END_GROUP}:
-        raise ValueError("no protobuf")
-    return 1 if kind == _GROUP else -1
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:

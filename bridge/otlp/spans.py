@@ -288,11 +288,7 @@ def _json_event(event: Mapping[str, Any]) -> Span:
     return {"name": _text(event.get("name")), "time_ns": time_ns, "attributes": attributes}
 
 
-def _json_attributes(pairs: object) -> dict[str, Any]:
-    return _json_pairs(pairs, 0)
-
-
-def _json_pairs(pairs: object, depth: int) -> dict[str, Any]:
+def _json_attributes(pairs: object, depth: int = 0) -> dict[str, Any]:
     return {_text(pair.get("key")): _json_value(pair.get("value"), depth) for pair in _objects(pairs)}
 
 
@@ -307,7 +303,7 @@ def _json_value(value: Any, depth: int) -> Any:
     if array is not None:
         return [_json_value(item, depth + 1) for item in _objects(_object(array).get("values"))]
     if kvlist is not None:
-        return _json_pairs(_object(kvlist).get("values"), depth + 1)
+        return _json_attributes(_object(kvlist).get("values"), depth + 1)
     for name in SCALARS:
         if value.get(name) is not None:
             return json_scalar(name, value[name])

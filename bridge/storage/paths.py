@@ -19,7 +19,7 @@ from bridge.storage.stores import Store, open_store
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
@@ -378,12 +378,6 @@ def remove_tree(directory: str | AnyPath) -> None:
             path.store.files.delete_dir(path.key)
 
 
-def _copy_files(targets: Mapping[StorePath, StorePath]) -> None:
-    """Copy files within a store."""
-    with ThreadPoolExecutor(_COPIES) as pool:
-        list(pool.map(_copy, targets, targets.values()))
-
-
 def _copy(source: StorePath, target: StorePath) -> None:
     with _as_os_error(source):
         source.store.files.copy_file(source.key, target.key)
@@ -422,7 +416,8 @@ def replace_tree(source: AnyPath, final: StorePath, *, spare: AnyPath, stale: An
     token = secrets.token_hex(4)
     files = [cast("StorePath", as_path(path)) for path in list_files(source)]
     targets = {path: final / f"{path.stem}-{token}.parquet" for path in files}
-    _copy_files(targets)
+    with ThreadPoolExecutor(_COPIES) as pool:
+        list(pool.map(_copy, targets, targets.values()))
     names = {target.name for target in targets.values()}
     stale.unlink(missing_ok=True)
     (final / "_files.json").write_text(json.dumps({"files": sorted(names)}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import posixpath
 from abc import abstractmethod
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
@@ -99,13 +98,10 @@ class RangedFiles(FileSystemHandler):
         info = self.info(path)
         if info.type != FileType.File:
             raise FileNotFoundError(2, "no such file", path)
-        file: Any = RangedFile(partial(self._read_at, path), info.size)
+        file: Any = RangedFile(lambda length, offset: self.read(path, offset, length), info.size)
         if self.read_ahead_bytes:
             file = io.BufferedReader(file, self.read_ahead_bytes)
         return pa.PythonFile(file, mode="r")
-
-    def _read_at(self, path: str, length: int, offset: int) -> bytes:
-        return self.read(path, offset, length)
 
     def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:  # noqa: ARG002 - pyarrow's signature
         """Open a file for writing: held in memory, and there under its name, whole, once it is closed."""
