@@ -154,22 +154,26 @@ class ResumeFile:
             if state.first is not None or partition in held:
                 entries[partition] = state.as_entry(held.get(partition))
         if entries != self._written:
-            partitions = [
-                {
-                    "source": source,
-                    "partition": partition,
-                    "next": entry.next_offset,
-                    "begins": sorted(entry.begins),
-                    "pending": sorted(entry.pending.items()),
-                }
-                for (source, partition), entry in entries.items()
-            ]
-            write_memory(self._file, {"version": _VERSION, "partitions": partitions})
+            write_memory(self._file, _content_of(entries))
             self._written = entries
         for partition, state in self._states.items():
             state.held = min(held[partition].begins) if partition in held else None
             if partition[1] is not None or partition not in held:
                 state.first = None
+
+
+def _content_of(entries: dict[_Partition, _Entry]) -> Any:
+    partitions = [
+        {
+            "source": source,
+            "partition": partition,
+            "next": entry.next_offset,
+            "begins": sorted(entry.begins),
+            "pending": sorted(entry.pending.items()),
+        }
+        for (source, partition), entry in entries.items()
+    ]
+    return {"version": _VERSION, "partitions": partitions}
 
 
 def _entries_of(content: Any) -> dict[_Partition, _Entry]:

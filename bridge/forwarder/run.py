@@ -48,7 +48,6 @@ _MEMORY_DIRECTORY: Final = "_mqtrace-forward"  # the underscore keeps readers of
 _PAUSE_MS: Final = 1_000
 _NEVER_ANSWERED: Final = 2
 _STOPPED_ON_ERROR: Final = 1  # nothing uncommitted is lost: it will be forwarded again
-_MS_PER_S: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +223,7 @@ def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> Nat
 
 def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, reading: Reading) -> SpanForwarding:
     state = _state_directory(options)
-    delivery = OtlpDelivery(endpoint, timeout_s=options.otlp_timeout_ms / _MS_PER_S)
+    delivery = OtlpDelivery(endpoint, timeout_s=options.otlp_timeout_ms / 1e3)
     opened.callback(delivery.close)
     return SpanForwarding(
         delivery,
@@ -326,20 +325,20 @@ def _print_pass(
     if source.new_bad:
         typer.echo(f"mqtrace: warning: not forwarded: {visible(source.new_bad, limit=None)}", err=True)
         source.new_bad = ""
-    if not passed.messages and not passed.spans:
-        return
+    if passed.messages or passed.spans:
+        typer.echo(f"mqtrace: {_describe_pass(passed, spans)}", err=True)
+
+
+def _describe_pass(passed: ForwardCounts, spans: _Forwarding) -> str:
     if isinstance(spans, NativeForwarding):
-        taken, written = plural(passed.messages, "OTLP message"), plural(passed.spans, "record")
-        typer.echo(f"mqtrace: {taken} committed, {written} written", err=True)
-        return
+        return f"{plural(passed.messages, 'OTLP message')} committed, {plural(passed.spans, 'record')} written"
     messages = plural(passed.messages, "trace message")
     if spans is None:
-        typer.echo(f"mqtrace: {messages} committed", err=True)
-        return
+        return f"{messages} committed"
     pending = spans.counts.pending
     waiting = plural(pending, "record waits for its other half", "records wait for their other half")
     uncommitted = ", uncommitted" if pending else ""
-    typer.echo(f"mqtrace: {messages} read, {plural(passed.spans, 'span')} accepted, {waiting}{uncommitted}", err=True)
+    return f"{messages} read, {plural(passed.spans, 'span')} accepted, {waiting}{uncommitted}"
 
 
 def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, _: ForwardOptions) -> str:
@@ -374,25 +373,22 @@ def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCount
         f"{plural(native.spans, 'span')} ({plural(counts.messages, 'OTLP message')}) as "
         f"{plural(native.records, 'record')} in {plural(native.trace_messages, 'trace message')} to {options.native}"
     )
-    without_record, refused = sorted(native.without_record.items()), sorted(native.refused.items())
+    without_record = [(number, f"without a record: {scope}") for scope, number in sorted(native.without_record.items())]
+    refused = [
+        (number, f"refused: {reason}{_first(native.first_refused[reason])}")
+        for reason, number in sorted(native.refused.items())
+    ]
     not_traces = f"not OTLP traces{_first(source.first_bad)}"
     cut = _first(next((f"{name}:{number}" for name, number in sorted(source.cut_files.items())), ""))
     notes = [
-        *(
-            (number, f"span without a record: {scope}", f"spans without a record: {scope}")
-            for scope, number in without_record
-        ),
+        *((number, f"span {why}", f"spans {why}") for number, why in without_record),
         (native.bad_spans, "span could not be read", "spans could not be read"),
         (
             native.unreadable + source.bad_bodies,
             f"message or file is {not_traces}",
             f"messages or files are {not_traces}",
         ),
-        *(
-            (number, f"record refused: {reason}{first}", f"records refused: {reason}{first}")
-            for reason, number in refused
-            for first in [_first(native.first_refused[reason])]
-        ),
+        *((number, f"record {why}", f"records {why}") for number, why in refused),
         (
             len(source.cut_files),
             f"file ends inside a message{cut}: run again when it is complete",

@@ -259,18 +259,22 @@ def _show(answer: Answer, arrivals: ArrivalRange, html: Path | None, *, as_json:
     if not as_json:
         print_answer(answer)
     if html is not None:
-        from bridge.query.html import page  # noqa: PLC0415
-
-        text, is_new = page(answer), not os.path.lexists(html)
-        try:
-            html.write_text(text, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            with suppress(OSError):  # nor can that be removed from a read-only file system
-                if is_new:
-                    html.unlink()  # a part of the page; a file of the user's stays
-            raise UsageError(f"cannot write --html {html}: {error.strerror}; name a file elsewhere") from error
+        _write_page(answer, html)
         typer.echo(f"mqtrace: the page is {html}", err=True)
     return _FOUND
+
+
+def _write_page(answer: Answer, html: Path) -> None:
+    from bridge.query.html import page  # noqa: PLC0415
+
+    text, is_new = page(answer), not os.path.lexists(html)
+    try:
+        html.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        with suppress(OSError):  # nor can that be removed from a read-only file system
+            if is_new:
+                html.unlink()  # a part of the page; a file of the user's stays
+        raise UsageError(f"cannot write --html {html}: {error.strerror}; name a file elsewhere") from error
 
 
 @contextmanager
