@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from otel_mqtrace._clock import Clock, MonotonicNs
+    from otel_mqtrace._clock import MonotonicNs
 
 _logger = logging.getLogger(__name__)
 LEDGER_VERSION: Final = 1
@@ -161,11 +161,8 @@ class Ledger:
     Each process has its file, ``ledger-<host>-<pid>-<hex>.json``, rewritten whole under another name and renamed.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str] | None, *, clock: Clock, on_drop: OnDrop | None = None
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None, *, on_drop: OnDrop | None = None) -> None:
         self._directory = None if directory is None else Path(directory).absolute()
-        self._clock = clock
         self._on_drop = on_drop
         self._begin()
 

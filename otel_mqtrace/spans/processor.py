@@ -106,7 +106,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             linger_from=linger_from,
             background=background,
         )
-        self._ledger = Ledger(ledger_dir or Settings.from_env().ledger_dir, clock=self._clock, on_drop=on_drop)
+        self._ledger = Ledger(ledger_dir or Settings.from_env().ledger_dir, on_drop=on_drop)
         self.lanes = tuple(
             Lane(exporter, name=name, settings=self.settings, clock=self._clock, ledger=self._ledger)
             for name, exporter in _named(exporters).items()

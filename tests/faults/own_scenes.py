@@ -113,7 +113,7 @@ def _queue_full(stage: Stage, native: tuple[int, int], otlp: tuple[int, int]) ->
 def _scene_ledger_of_another(stage: Stage) -> None:
     """Another service counted far more drops at that time; they explain only its own losses."""
     other = Application("catalogue-service", "PG_catalogue", "10.9.9.9")
-    losses = Ledger(None, clock=stage.clock).add_lane(side="native", component="queue")
+    losses = Ledger(None).add_lane(side="native", component="queue")
     for number in range(40):
         at_ms = stage.now_ms + 10_000 + 20 * number
         bean = stage.bean(topic="catalogue", process=Process("10.9.9.9", 7))
@@ -131,7 +131,7 @@ def _scene_ledger_of_another(stage: Stage) -> None:
 
 def _burst(stage: Stage, side: str, lost: int, counted: int, *, after_ms: int = 0) -> None:
     """Lose ``lost`` sends within one bucket of ten seconds; the lane's own ledger counts ``counted`` of them."""
-    losses = Ledger(None, clock=stage.clock).add_lane(side=side, component="queue")
+    losses = Ledger(None).add_lane(side=side, component="queue")
     here = stage.now_ms + 10_000 + after_ms
     at_ms = here - here % BUCKET_MS + 1000
     kept = "otlp" if side == "native" else "native"

@@ -89,7 +89,7 @@ def lane_of(exporter, *, clock=None, background=False, **settings):
         name="test",
         settings=LaneSettings(background=background, **settings),
         clock=clock,
-        ledger=Ledger(None, clock=clock),
+        ledger=Ledger(None),
     )
 
 

@@ -30,7 +30,7 @@ def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attribut
 
 
 def lane_losses(*, side="native", component="X", **options):
-    return Ledger(None, clock=ManualClock(), **options).add_lane(side=side, component=component)
+    return Ledger(None, **options).add_lane(side=side, component=component)
 
 
 def test_row_has_side_component_bucket_and_cause():
@@ -116,7 +116,7 @@ def test_lost_span_with_an_impossible_time_costs_the_ledger_no_other():
 
 def test_file_is_written_after_a_loss_at_most_every_five_seconds(tmp_path):
     clock = ManualClock()
-    ledger = Ledger(tmp_path / "ledgers", clock=clock)
+    ledger = Ledger(tmp_path / "ledgers")
     losses = ledger.add_lane(side="native", component="X")
     ledger.save_due(clock.monotonic_ns(), last=True)
     assert not list(tmp_path.rglob("*"))
@@ -143,7 +143,7 @@ def test_file_is_written_after_a_loss_at_most_every_five_seconds(tmp_path):
 )
 def test_ledger_that_cannot_be_written_is_logged_once(tmp_path, caplog, directory, lost, problem):
     (tmp_path / "taken").write_text("a file")
-    ledger = Ledger(tmp_path / directory, clock=ManualClock())
+    ledger = Ledger(tmp_path / directory)
     losses = ledger.add_lane(side="native", component="X")
     for _ in range(3):
         losses.note("queue_full", lost_span(**lost))
@@ -183,7 +183,7 @@ def test_ledger_of_a_processor_has_its_losses_by_side_and_cause(tmp_path):
 
 def test_restarted_container_writes_a_file_of_its_own(tmp_path):
     for _ in range(2):  # it often has the host name and pid of the one before
-        ledger = Ledger(tmp_path, clock=ManualClock())
+        ledger = Ledger(tmp_path)
         ledger.add_lane(side="native", component="X").note("queue_full", lost_span())
         ledger.save_due(MonotonicNs(0), last=True)
     assert [json.loads(path.read_text())["rows"][0]["count"] for path in tmp_path.iterdir()] == [1, 1]
