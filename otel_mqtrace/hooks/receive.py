@@ -182,8 +182,7 @@ class ReceiveHook(RecordingHook):
         """
         headers = [index_headers(each.headers) for each in messages]
         creations = [creation] if creation is not None else list(map(propagator.creation_of, headers))
-        split = share_attributes(list(map(self._message_attributes, messages, headers)))
-        shared, of_links = split.span, split.links
+        shared, of_links = share_attributes(list(map(self._message_attributes, messages, headers)))
         if batch and not of_links:
             own: Attributes = {name: shared.pop(name) for name in _OWN_IN_A_BATCH if name in shared}
             of_links = (own,) if own else ()

@@ -107,8 +107,8 @@ class SettleHook(ClientHook):
         if error is None and exception is not None:
             error = type(exception).__qualname__
         end_ns = max(tracing.clock.wall_ns(), call.start_ns)
-        split = share_attributes(list(map(self._position, traced)))
-        attributes = {**split.span, **self._constant, semconv.MESSAGING_OPERATION_NAME: call.operation}
+        shared, of_links = share_attributes(list(map(self._position, traced)))
+        attributes = {**shared, **self._constant, semconv.MESSAGING_OPERATION_NAME: call.operation}
         topics = {each.topic for each in traced}
         if error is not None:
             attributes[semconv.ERROR_TYPE] = error
@@ -117,7 +117,7 @@ class SettleHook(ClientHook):
             topics.pop() if len(topics) == 1 else None,
             context=call.current_ctx,
             attributes=attributes,
-            links=_links(traced, split.links)[: tracing.links_per_span],
+            links=_links(traced, of_links)[: tracing.links_per_span],
             start_ns=call.start_ns,
         )
         if error is not None:

@@ -101,16 +101,8 @@ def _joined(value: object) -> str | None:
     return None
 
 
-_TYPES: Final[Mapping[object, MessageType]] = {each.value: each for each in MessageType}
-
-
-def _message_type(value: object) -> MessageType | None:
-    return _TYPES.get(value) if isinstance(value, str) else None
-
-
-def _named(members: type[_E]) -> Callable[[object], _E | None]:
-    by_name = {member.name: member for member in members}
-    return lambda value: by_name.get(value) if isinstance(value, str) else None
+def _member(by_text: Mapping[str, _E]) -> Callable[[object], _E | None]:
+    return lambda value: by_text.get(value) if isinstance(value, str) else None
 
 
 _BEAN_ROWS: Final = (
@@ -124,9 +116,9 @@ _BEAN_ROWS: Final = (
     _Row("store_time_ms", semconv.MQTRACE_STORE_TIME, _same, _whole),
     _Row("retry_times", semconv.MQTRACE_RETRY_TIMES, _same, _whole),
     _Row("body_length", semconv.MESSAGING_MESSAGE_BODY_SIZE, _same, _whole),
-    _Row("msg_type", semconv.MQTRACE_MSG_TYPE, _value_of, _message_type),
+    _Row("msg_type", semconv.MQTRACE_MSG_TYPE, _value_of, _member({each.value: each for each in MessageType})),
     _Row("transaction_id", semconv.MQTRACE_TRANSACTION_ID, _same, _text),
-    _Row("transaction_state", semconv.MQTRACE_TRANSACTION_STATE, _name_of, _named(TransactionState)),
+    _Row("transaction_state", semconv.MQTRACE_TRANSACTION_STATE, _name_of, _member(TransactionState.__members__)),
     _Row("from_transaction_check", semconv.MQTRACE_FROM_TRANSACTION_CHECK, _same, _truth),
 )
 _CONTEXT_ROWS: Final = (
@@ -136,7 +128,7 @@ _CONTEXT_ROWS: Final = (
     _Row("request_id", semconv.MQTRACE_REQUEST_ID, _same, _text),
     _Row("cost_ms", semconv.MQTRACE_COST_TIME, _same, _whole),
     _Row("success", semconv.MQTRACE_SUCCESS, _same, _truth),
-    _Row("context_code", semconv.MQTRACE_CONTEXT_CODE, _name_of, _named(ContextCode)),
+    _Row("context_code", semconv.MQTRACE_CONTEXT_CODE, _name_of, _member(ContextCode.__members__)),
 )
 MESSAGE_ATTRIBUTES: Final = frozenset(
     {
@@ -167,14 +159,6 @@ def _write(rows: Iterable[_Row], source: object) -> Attributes:
 
 
 # -- TraceContext to span ------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class SpanAttributes:
-    """The attributes of a span and, only when it stands for several messages, one mapping per message link."""
-
-    span: Attributes
-    links: tuple[Attributes, ...] = ()
-
-
 def bean_attributes(bean: TraceBean) -> Attributes:
     """Return the attributes of one message; absent values have none."""
     return _write(_BEAN_ROWS, bean)
@@ -207,21 +191,20 @@ _NEVER_SHARED: Final = frozenset(
 """What names one message, even where the names of several happen to be the same."""
 
 
-def share_attributes(messages: Sequence[Attributes]) -> SpanAttributes:
-    """Split the attributes of several messages: equal for all → span, else → the message's link; one's are its span's.
+def share_attributes(messages: Sequence[Attributes]) -> tuple[Attributes, Sequence[Attributes]]:
+    """Return the attributes of the span of several messages, equal for all, and of each message's link; one has none.
 
     What names a message stays on its link whenever there are several, so that it differs from any other link.
     """
     if len(messages) < 2:  # noqa: PLR2004 - one message has nothing to share
-        return SpanAttributes(messages[0] if messages else {})
+        return messages[0] if messages else {}, ()
     first = messages[0]
     shared = {
         name: value
         for name, value in first.items()
         if name not in _NEVER_SHARED and all(each.get(name) == value for each in messages)
     }
-    own = tuple({name: value for name, value in each.items() if name not in shared} for each in messages)
-    return SpanAttributes(shared, own)
+    return shared, [{name: value for name, value in each.items() if name not in shared} for each in messages]
 
 
 def cost_ms(start_ns: int, end_ns: int, messages: int = 1) -> int:

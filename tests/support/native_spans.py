@@ -5,7 +5,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, SpanAttributes, bean_attributes, context_attributes, share_attributes
+from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes, share_attributes
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 _SOMEWHERE = SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
@@ -42,11 +42,11 @@ def sub(*beans, before=True):
 
 
 def span_attributes(trace_ctx):
-    """Return the ``SpanAttributes`` of a record: the inverse of ``trace_context_of``, but for the times."""
-    split = share_attributes([bean_attributes(bean) for bean in trace_ctx.beans])
-    if split.links:
-        split.span[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(split.links)
-    return SpanAttributes({**split.span, **context_attributes(trace_ctx)}, split.links)
+    """Return the attributes of a record's span and of its links: the inverse of ``trace_context_of``, without times."""
+    shared, of_links = share_attributes([bean_attributes(bean) for bean in trace_ctx.beans])
+    if of_links:
+        shared[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(of_links)
+    return {**shared, **context_attributes(trace_ctx)}, of_links
 
 
 def traced(*exporters, **options):
@@ -58,9 +58,9 @@ def traced(*exporters, **options):
 
     def trace(*contexts):
         for trace_ctx in contexts:
-            values = span_attributes(trace_ctx)
-            links = [Link(_SOMEWHERE, attributes=attributes) for attributes in values.links]
+            attributes, of_links = span_attributes(trace_ctx)
+            links = [Link(_SOMEWHERE, attributes=each) for each in of_links]
             operation = OPERATIONS[trace_ctx.trace_type]
-            tracer.start_span(operation.name, kind=operation.kind, attributes=values.span, links=links).end()
+            tracer.start_span(operation.name, kind=operation.kind, attributes=attributes, links=links).end()
 
     return processor, trace
