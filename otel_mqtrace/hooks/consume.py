@@ -225,9 +225,8 @@ class ConsumeHook(ReceiveHook):
         message = self._message_attributes(IncomingMessage(topic), {})
         message.pop(semconv.MQTRACE_STORE_HOST, None)
         return Plan(
+            _PROCESS,
             topic,
-            verb=_PROCESS.name,
-            kind=_PROCESS.kind,
             state=state,
             constants={**self._constant, **message},
             native={

@@ -247,15 +247,7 @@ class SendHook(RecordingHook):
         span_ctx = context_of(sent.ids, sent.flags, sent.trace_state, remote=False)
         span: Span = NonRecordingSpan(span_ctx)
         if span_ctx.trace_flags.sampled:
-            span = open_sdk_span(
-                plan.tracer,
-                name=plan.name,
-                context=span_ctx,
-                parent=sent.parent,
-                kind=plan.kind,
-                attributes=attributes,
-                start_ns=sent.start_ns,
-            )
+            span = open_sdk_span(sent, span_ctx, attributes)
         call = SendCall(plan.topic, span, None, sent.current_ctx, sent.start_ns, attributes)
         call.began_in = sent.generation
         return call
@@ -264,9 +256,8 @@ class SendHook(RecordingHook):
         if leaders is not None and state.can_record:
             leaders.want(topic)
         return Plan(
+            _SEND,
             topic,
-            verb=_SEND.name,
-            kind=SpanKind.PRODUCER,
             state=state,
             constants=self._attributes(topic, None, None, _NO_HEADERS, None, is_tombstone=False),
             native={"msg_type": MessageType.NORMAL, "success": True},

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, TraceState
 
     from otel_mqtrace.records.plan import Place, Plan
-    from otel_mqtrace.spans.mapping import Attributes
 
 
 _LINK: Final = tag(13) + varint(len(TRACE_ID + SPAN_ID + LINK_FLAGS[True]) + 24) + TRACE_ID
@@ -88,11 +87,6 @@ class Handled(NamedTuple):
         """The send's span context."""
         origin = self.origin
         return None if origin is None else context_of(origin, self.origin_flags, self.trace_state, remote=True)
-
-    @property
-    def rare_attributes(self) -> Attributes:
-        """The attributes that most messages lack."""
-        return rare_attributes(self.key, self.headers, self.body_length)
 
     @property
     def details(self) -> _Details:
@@ -149,7 +143,8 @@ class HandledSpan(WritableRecordSpan):
         }
         if record.timestamp_ms is not None:
             attributes[semconv.MQTRACE_STORE_TIME] = record.timestamp_ms
-        return attributes | record.rare_attributes | outcome_attributes(record.start_ns, self.end_ns)
+        rare = rare_attributes(record.key, record.headers, record.body_length)
+        return attributes | rare | outcome_attributes(record.start_ns, self.end_ns)
 
     def make_links(self) -> Sequence[Link]:
         """Return the link to the send."""
@@ -190,7 +185,7 @@ class HandledSpan(WritableRecordSpan):
         )
         if record.timestamp_ms is not None:
             parts.append(encode_store_time(record.timestamp_ms))
-        if rare := record.rare_attributes:
+        if rare := rare_attributes(record.key, record.headers, record.body_length):
             parts.append(encode_attributes(rare))
         if origin is None or parent_id is None:
             parts.append(LOCAL_PARENT)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.util.types import AttributeValue
 
+    from otel_mqtrace.spans.mapping import Operation
+
 
 _MAX_PLACES: Final = 4_096
 _HANDLED: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms")
@@ -72,10 +74,9 @@ class Plan(SpanShape):
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
         self,
+        operation: Operation,
         topic: str,
         *,
-        verb: str,
-        kind: SpanKind,
         state: Any,
         constants: Mapping[str, AttributeValue],
         native: Mapping[str, Any],
@@ -85,7 +86,7 @@ class Plan(SpanShape):
         make_batch: Callable[[Any], Any] | None = None,
         retry_header: str = "",
     ) -> None:
-        super().__init__(state.tracer, f"{verb} {topic}", kind, constants)
+        super().__init__(state.tracer, operation.span_name(topic), operation.kind, constants)
         self.topic = topic
         self.state = state
         self.region_id = constants.get(semconv.MQTRACE_REGION_ID)

@@ -59,14 +59,9 @@ class Sent(NamedTuple):
         return None if self.parent is None else self.parent.trace_state
 
     @property
-    def rare_attributes(self) -> Attributes:
-        """The attributes that most messages lack."""
-        return rare_attributes(self.key, self.headers, self.body_length)
-
-    @property
     def own_attributes(self) -> Attributes:
         """What the producer knows of this message alone."""
-        attributes = self.rare_attributes
+        attributes = rare_attributes(self.key, self.headers, self.body_length)
         attributes[semconv.MESSAGING_MESSAGE_ID] = self.msg_id
         attributes[semconv.MESSAGING_MESSAGE_BODY_SIZE] = self.body_length or 0
         return attributes
@@ -152,7 +147,7 @@ class SentSpan(RecordSpan):
             encode_store_time(start_ms + cost_ms // 2),
             _ENCODED_SUCCESS,
         )
-        if rare := record.rare_attributes:
+        if rare := rare_attributes(record.key, record.headers, record.body_length):
             parts.append(encode_attributes(rare))
         parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)
         return parts

@@ -47,33 +47,27 @@ def context_of(ids: bytes, flags: int, trace_state: trace.TraceState | None = No
     return SpanContext(trace_id, span_id, is_remote=remote, trace_flags=_FLAGS[flags], trace_state=trace_state)
 
 
-def open_sdk_span(  # noqa: PLR0913 - the parts of a span, by their names
-    tracer: Any,
-    *,
-    name: str,
-    context: SpanContext,
-    parent: SpanContext | None,
-    kind: SpanKind,
-    attributes: Mapping[str, AttributeValue],
-    links: Sequence[trace.Link] = (),
-    start_ns: int,
+def open_sdk_span(
+    record: Any, context: SpanContext, attributes: Mapping[str, AttributeValue], links: Sequence[trace.Link] = ()
 ) -> trace.Span:
-    """Return an open SDK span with these ids, without calling the processors' ``on_start``."""
+    """Return the open SDK span of ``record``, without calling the processors' ``on_start``."""
+    plan = record.plan
+    tracer = plan.tracer
     span = SdkSpan(
-        name=name,
+        name=plan.name,
         context=context,
-        parent=parent,
+        parent=record.parent,
         sampler=tracer.sampler,
         resource=tracer.resource,
         attributes=attributes,
         links=links,
-        kind=kind,
+        kind=plan.kind,
         span_processor=tracer.span_processor,
         instrumentation_info=tracer.instrumentation_info,
         limits=tracer._span_limits,  # noqa: SLF001 - as the SDK's tracer passes it
         instrumentation_scope=tracer._instrumentation_scope,  # noqa: SLF001 - as above
     )
-    span._start_time = start_ns  # noqa: SLF001 - start() would call the processors
+    span._start_time = record.start_ns  # noqa: SLF001 - start() would call the processors
     return span
 
 
@@ -147,25 +141,6 @@ class _Derived:
             return parts[self._name]
         written = parts.get("_written", ENDED)
         return self._derive(instance) if written is ENDED else getattr(written, self._name)
-
-
-PARTS: Final = frozenset(
-    {
-        "_attributes",
-        "_context",
-        "_end_time",
-        "_events",
-        "_instrumentation_scope",
-        "_kind",
-        "_links",
-        "_name",
-        "_parent",
-        "_resource",
-        "_start_time",
-        "_status",
-    }
-)
-"""The attributes of an instance of which a part was read, and may have been changed."""
 
 
 class SpanShape:
@@ -305,6 +280,8 @@ class RecordSpan(ReadableSpan):
         raise NotImplementedError
 
 
+PARTS: Final = frozenset(name for name, part in vars(RecordSpan).items() if isinstance(part, _Derived))
+"""The attributes of an instance of which a part was read, and may have been changed."""
 UNREAD: Final = 2
 """The instance attributes of a span of which nothing was read: its record, its end."""
 
@@ -339,26 +316,14 @@ class WritableRecordSpan(RecordSpan, trace.Span):
     def _writable(self) -> trace.Span:
         span = self.__dict__.get("_written")
         if span is None:
-            span = self.__dict__.setdefault("_written", self._open())
+            attributes = self.__dict__.get("_attributes") or self.make_attributes()
+            opened = open_sdk_span(self.record, self._make_context(), attributes, self.make_links())
+            span = self.__dict__.setdefault("_written", opened)
             self.__dict__.pop("_attributes", None)  # reads go to the SDK span from now on
         if span is ENDED:
             _log.warning("Writing to an ended span.")
             return trace.INVALID_SPAN
         return span  # type: ignore[no-any-return]  # the only other value
-
-    def _open(self) -> trace.Span:
-        record = self.record
-        plan = record.plan
-        return open_sdk_span(
-            plan.tracer,
-            name=plan.name,
-            context=self._make_context(),
-            parent=self._make_parent(),
-            kind=plan.kind,
-            attributes=self.__dict__.get("_attributes") or self.make_attributes(),
-            links=self.make_links(),
-            start_ns=record.start_ns,
-        )
 
     def get_span_context(self) -> SpanContext:
         """Return the ids."""
