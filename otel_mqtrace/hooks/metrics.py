@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.context import get_current
@@ -83,6 +84,7 @@ class MessagingMetrics:
         self.find_instrument: Callable[[], object] = partial(getattr, self._sent, "_real_instrument", self._sent)
         """Return an instrument of the MeterProvider; ``None`` while there is none."""
         self._pending: deque[_Measurement] = deque()
+        self._recording = RLock()
         self._worker = Worker("mqtrace metrics", self.record_pending)
         meter.create_observable_gauge(_AT_COLLECTION, callbacks=[_record_all], description="Has no values.")
         _every.add(self)
@@ -112,7 +114,14 @@ class MessagingMetrics:
 
     @guarded("metrics.record_pending")
     def record_pending(self) -> None:
-        """Record all that was measured until now: counts summed, durations one by one."""
+        """Record all that was measured until now: counts summed, durations one by one.
+
+        Waits for another thread that does so: the last collection would not see what that one has taken.
+        """
+        with self._recording:
+            self._record_pending()
+
+    def _record_pending(self) -> None:
         counts: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}
         known: dict[int, tuple[Mapping[str, AttributeValue], tuple[tuple[str, AttributeValue], ...]]] = {}
         try:
@@ -136,7 +145,7 @@ class MessagingMetrics:
                         named[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
                     _record(self._operation, value / _NS_PER_S, named, otel_ctx)
         except IndexError:
-            pass  # another thread took the last ones
+            pass  # a signal handler of this thread took the last ones
         finally:
             for (kind, few), number in counts.items():
                 _count(self._consumed if kind == _CONSUMED else self._sent, number, dict(few))
@@ -144,6 +153,7 @@ class MessagingMetrics:
     def after_fork(self) -> None:
         """Forget what the parent will record."""
         self._pending = deque()
+        self._recording = RLock()
         self._worker = Worker("mqtrace metrics", self.record_pending)
 
 

@@ -1,5 +1,6 @@
 """The four messaging metrics of the conventions 1.44: what counts, when, and under which attributes."""
 
+import threading
 from dataclasses import replace
 from functools import partial
 from unittest.mock import Mock
@@ -156,6 +157,26 @@ def test_collection_has_the_measurements_of_every_instrumentation(reader, points
     for each in both:
         each.sent({"messaging.system": "kafka"}, 5_000_000)
     assert sum(point.value for _, point in points("messaging.client.sent.messages")) == 2
+
+
+def test_collection_waits_for_what_a_worker_has_taken_and_not_recorded_yet():
+    """The last collection at exit missed a quarter of the messages."""
+    counted = []
+
+    def collect():
+        metrics.record_pending()
+        counted.append(counter.add.call_count)
+
+    collection = threading.Thread(target=collect)
+    duration, counter = Mock(), Mock()
+    duration.record.side_effect = lambda *_: (collection.start(), collection.join(0.1))
+    metrics = MessagingMetrics(
+        Mock(Meter, **{"create_histogram.return_value": duration, "create_counter.return_value": counter})
+    )
+    metrics.sent({"messaging.system": "kafka"}, 5_000_000)
+    metrics.record_pending()
+    collection.join(10)
+    assert counted == [1]
 
 
 def test_poll_without_a_span_has_no_operation_duration(metered, clock, points):
