@@ -76,7 +76,6 @@ class OtlpDelivery:
         """
         left = len(events)
         for request in requests_of(events, rules):
-            self._failures.forget()
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:
                 failure = self._failures.describe_failure(plural(left, "span"), self._timeout_s)
                 raise PeerError(
@@ -143,11 +142,7 @@ def _refused(reason: object) -> UsageError:
 class _Failures(logging.Handler):
     """Keeps why a request failed: the error or status over HTTP, else the exporter's log, gRPC's only place for it."""
 
-    noted = logged = ""
-
-    def forget(self) -> None:
-        """Begin with another request."""
-        self.noted = self.logged = ""
+    noted = logged = ""  # of the last failure: each request that fails sets one
 
     def emit(self, record: logging.LogRecord) -> None:
         self.logged = record.getMessage()

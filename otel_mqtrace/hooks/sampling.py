@@ -76,10 +76,6 @@ class TopicSampling:
             SpanContext(trace_id, ids.generate_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))
         )
 
-    def forget(self) -> None:
-        """Drop the decided id: the span has been started, or has failed to."""
-        _decided_id.set(None)
-
 
 class _DecidedIds(IdGenerator):
     """The SDK's id generator, except that the next trace gets the id that was decided on."""

@@ -163,15 +163,11 @@ class Tracing:
             if decision is Decision.RECORD_AND_SAMPLE:
                 shape = self._shape(state.tracer, operation.span_name(topic), kind or operation.kind)
                 return _record_event(state, shape, parent, flags, start_ns, attributes, links)
-        try:
-            name = operation.span_name(topic)
-            if naming is not None:
-                name = naming.span_name(operation, topic)
-                attributes, links = naming.attributes(attributes), naming.links(links)
-            return self.tracer.start_span(name, context, kind or operation.kind, attributes, links, start_ns)
-        finally:
-            if sampling is not None:
-                sampling.forget()
+        name = operation.span_name(topic)
+        if naming is not None:
+            name = naming.span_name(operation, topic)
+            attributes, links = naming.attributes(attributes), naming.links(links)
+        return self.tracer.start_span(name, context, kind or operation.kind, attributes, links, start_ns)
 
     def end_span(self, span: trace.Span, end_ns: int, attributes: Attributes) -> None:
         """End the span of one operation, with what was learned since its start."""

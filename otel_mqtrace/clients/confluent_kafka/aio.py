@@ -175,8 +175,6 @@ _polling: Final[ContextVar[object]] = ContextVar("mqtrace-polling", default=None
 class AioState(AnyConsumerState):
     """The state of an asyncio consumer, which is about the same as ``inner``, that of the consumer it wraps."""
 
-    _records = False
-
     def __init__(self, inner: AnyConsumerState | None) -> None:
         info = ClientInfo.of_kafka({}, group_name=None) if inner is None else inner.info
         super().__init__(info, registry, TaskDeliveries())

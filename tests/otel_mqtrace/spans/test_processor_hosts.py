@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,9 +14,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from otel_mqtrace._workers import restart_in_child
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import Scripted, span
-from tests.support.programs import run_python
+from tests.support.programs import run_in_child, run_python
 
 WRITING = """
 import json, os, sys, threading
@@ -51,6 +53,27 @@ def run(run_code):
         return sorted(map(json.loads, written.splitlines()))
 
     return run
+
+
+class _Restarting:
+    is_restarted = False
+
+    def after_fork(self):
+        self.is_restarted = True
+
+
+class _Interrupted(_Restarting):
+    def after_fork(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_child_that_is_interrupted_as_it_starts_over_does_so_with_all_the_rest():
+    items = _Restarting(), _Interrupted(), _Restarting()
+    for item in items:
+        restart_in_child(item)
+    assert run_in_child(lambda: sum(item.is_restarted for item in items)) == 2
 
 
 FORKING = """
