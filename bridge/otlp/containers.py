@@ -33,6 +33,7 @@ from bridge.otlp.detect import (
     unpack_whole_zstd,
     zstd_error,
 )
+from bridge.page.wording import plural
 from bridge.storage import ZSTD_MAGIC, StorePath
 from otel_mqtrace._errors import UnreadableInputError
 
@@ -221,19 +222,33 @@ def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
         content = parse(line)
         if content is not None:
             yield Message(ordinal, content, line)
-        elif not line.endswith(b"\n"):
+            continue
+        torn = 0 if line.endswith(b"\n") else torn_bytes(line, parse)
+        if torn < len(line):
+            yield from joined(ordinal, line[: len(line) - torn], parse)
+        if torn:
             yield Tail(ordinal, None)
             return  # its rest, if it comes meanwhile, is no line of its own
-        else:
-            yield from joined(ordinal, line, parse)
 
 
 def joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
     """Yield the items of line ``ordinal``, which is not a message: a torn one, and whole ones without a newline."""
     line = line.removeprefix(codecs.BOM_UTF8)
-    starts = [found.start() for found in _OBJECT_START.finditer(line) if found.start() > 0]
-    for begin, end in pairwise([0, *starts, len(line)]):
+    for begin, end in _object_bounds(line):
         yield _checked(ordinal, line[begin:end], parse)
+
+
+def torn_bytes(line: bytes, parse: Parse) -> int:
+    """Return how many bytes of a file's last line, which has no newline, are behind the last whole message in it."""
+    if parse(line) is not None:
+        return 0
+    whole = (end for begin, end in _object_bounds(line) if parse(line[begin:end]) is not None)
+    return len(line) - max(whole, default=0)
+
+
+def _object_bounds(line: bytes) -> Iterator[tuple[int, int]]:
+    starts = [found.start() for found in _OBJECT_START.finditer(line) if found.start() > 0]
+    return pairwise([0, *starts, len(line)])
 
 
 def _zstd_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -362,7 +377,7 @@ def _frames(data: bytes | mmap.mmap, parse: Parse, parse_whole: Parse) -> Iterat
         if resume is None:
             yield Tail(ordinal, stop - end) if stop > end else Bad(ordinal, NOT_TRACES, data[at : at + _SAMPLE])
             return
-        yield Bad(ordinal, f"no whole frame: {resume - at} bytes skipped", data[at : at + _SAMPLE])
+        yield Bad(ordinal, f"no whole frame: {plural(resume - at, 'byte')} skipped", data[at : at + _SAMPLE])
         at = resume
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_messages
+from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_messages, torn_bytes
 from bridge.otlp.detect import Layout
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_json, parse_message, spans_of
 from bridge.storage import as_path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def plan_spans(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
     """Return what each task reads of OTLP files; only the ends of files are read."""
-    return plan_files(files, lambda line: 0 if parse_json(line) is not None else len(line), parallelism=parallelism)
+    return plan_files(files, partial(torn_bytes, parse=parse_json), parallelism=parallelism)
 
 
 _MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it

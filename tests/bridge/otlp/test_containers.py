@@ -25,7 +25,7 @@ from bridge.otlp.values import attribute_text
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import InputCounts
 from spark_jobs.sources.files import SourceFile, source_files
-from spark_jobs.sources.otlp import split_batches
+from spark_jobs.sources.otlp import plan_spans, split_batches
 from spark_jobs.sources.splits import split_file
 
 OTLP = Path(__file__).parents[2] / "vectors" / "otlp"
@@ -77,6 +77,20 @@ def typed(value):
     if kind == "array":
         return [typed(item) for item in content]
     return {"int": int, "double": float, "bytes_hex": bytes.fromhex}.get(kind, lambda same: same)(content)
+
+
+@pytest.mark.parametrize("pack", [bytes, zstandard.compress])
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [("{one}{one}", (3, 0, 0)), ("{one}{torn}", (2, 0, 1)), ("{torn}{one}", (2, 1, 0)), ("{torn}{torn}", (1, 0, 1))],
+)
+def test_last_line_is_read_up_to_its_last_whole_object(pack, last, found, written, tmp_path):
+    one = json.dumps(request(SPAN))
+    path = written(pack(f"{one}\n{last.format(one=one, torn=one[:60])}".encode()))
+    assert tuple(map(len, read(path))) == found
+    plan, counts = plan_spans([SourceFile(path, detect(path))], parallelism=1), InputCounts()
+    rows = [row["bad"] is None for batch in split_batches(plan.tasks[0], counts) for row in batch.to_pylist()]
+    assert (rows.count(True), rows.count(False), plan.truncated_tails + counts.tails) == found
 
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS.items())
