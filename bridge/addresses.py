@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
+from fnmatch import translate
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -49,7 +50,14 @@ class Address:
     servers: str = ""
     topic: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse a port that cannot be: librdkafka would try to connect until its time-out."""
+        for port in re.findall(r":(\d+)(?=[,;]|\Z)", self.servers, re.ASCII):
+            if not 0 < int(port[:6]) <= _MOST_PORT:  # a longer one is larger
+                raise UsageError(f"{without_password(self.text)}: port {port} is not between 1 and {_MOST_PORT}")
 
+
+_MOST_PORT: Final = 65_535
 _TOPICS: Final = {
     Kind.KAFKA: re.compile(r"(?P<servers>[^/@\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})\Z"),
     Kind.ROCKETMQ: re.compile(r"(?P<servers>[^/@\s]+)/(?P<topic>[^/\s]{1,255})\Z"),
@@ -298,9 +306,6 @@ def _ignored(relative: PurePath) -> bool:
     return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)
 
 
-_BRACKETS: Final = re.compile(r"\[(?:![^]]|[^]!]|!?\])[^]]*\]")
-
-
 def parse_pattern(text: str, *, name: str) -> str:
     """Return a pattern of names as a shell has them: ``*``, ``?``, ``[…]``.
 
@@ -309,7 +314,7 @@ def parse_pattern(text: str, *, name: str) -> str:
     """
     if not text.strip():
         raise UsageError(f"{name} is empty: write a name, or a pattern such as PG_*")
-    if "[" in _BRACKETS.sub("", text):
+    if r"\[" in translate(text):  # a bracket of which fnmatch makes no class
         raise UsageError(f"{name} '{text}' has a [ that no ] closes: close it, or write [[] for the character itself")
     return text
 

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,6 +140,9 @@ _positive: Final = _up_to(2**31 - 1)
 _REDACTED: Final = ("*authorization*", "*cookie*", "*credential*", "*password*", "*secret*", "*token*")
 
 
+_PATTERNS: Final = ("topic_include", "topic_exclude", "topic_sampling", "capture_headers", "redact_headers")
+
+
 def _setting(
     read: Callable[[object], Any], default: Any = None, *, unset: str | None = None, secret: bool = False
 ) -> Any:
@@ -226,6 +229,10 @@ class Settings:
         for name, value in (overrides or {}).items():
             if value is not None:
                 _accept(values, name, value, source=f"option {name}")
+        for name in _PATTERNS:
+            for pattern in values.get(name, ()):
+                if r"\[" in translate(pattern):  # a bracket of which fnmatch makes no class
+                    warn_once(f"{name} = {pattern!r}", "a [ that no ] closes stands for itself; close it, or write [[]")
         if "queue_size" in values and "batch_size" in values:
             values["batch_size"] = fit_batch(values["batch_size"], values["queue_size"])
         return replace(cls(), **values)

@@ -276,7 +276,7 @@ def landed_table(messages: Sequence[LandedMessage]) -> Any:
     try:
         import pyarrow as pa  # noqa: PLC0415 - optional extra
     except ImportError as error:
-        raise MissingExtraError("landing in parquet", "reconcile") from error
+        raise MissingExtraError("landing in parquet (unlike --landing-format jsonl)", "reconcile") from error
     columns: Any = (
         *(("source", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())),
         *(("arrival_ms", pa.int64()), ("keys", pa.string()), ("body", pa.binary())),

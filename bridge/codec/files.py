@@ -157,7 +157,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     Raises:
         UsageError, UnreadableInputError, EncodeError: the file, the charset or the dialect is wrong.
     """
-    target = Target.named(dialect) if dialect else None
+    target = None if dialect is None else Target.named(dialect)
     Reading(charset=charset)  # as above
     if "".encode(charset):
         raise UsageError(f"--charset {charset} begins each record with a byte order mark: give utf-8, utf-16-le or -be")
@@ -330,6 +330,7 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
         return
     if not name:
         raise UsageError("the file's name is empty: name a file, or give - for standard input")
+    parse_address(name, readable=(Kind.FILES,))
     refuse_device(name)
     try:
         stream = as_path(name).open("rb")

@@ -15,6 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from bridge.demo.shop import CONSUME, PUBLISH, TRANSACTION_END, Event, OrderKind, draw, event_of, events_of
+from bridge.page.wording import plural
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import NO_ROOM, UsageError, describe_room_fix
 from otel_mqtrace.model import ContextCode, TraceType
@@ -354,7 +355,7 @@ def _check_counts(plan: FaultPlan, result: Mapping[str, Any]) -> Iterator[str]:
     for side in ("native", "otlp"):
         counted = result["inputs"][side]["malformed"]
         if counted != seeded[side]:
-            yield f"{side}: {counted} malformed records counted, {seeded[side]} seeded"
+            yield f"{side}: {plural(counted, 'malformed record')} counted, {seeded[side]} seeded"
 
 
 def _check_run(result: Mapping[str, Any]) -> Iterator[str]:

@@ -261,6 +261,7 @@ def _run_to_its_end(command: Sequence[str]) -> tuple[int, str]:
         output, errors = process.communicate()
     except KeyboardInterrupt:
         if process is not None:
+            sys.stderr.write("mqtrace demo: interrupted: Spark is being ended, which may take some seconds\n")
             process.terminate()
             process.communicate()
         raise

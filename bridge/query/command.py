@@ -232,8 +232,10 @@ def query(  # noqa: PLR0913 - one parameter per option
 
 def _check_page(html: Path) -> None:
     """Refuse a page that cannot be written, or that would replace a file that is not a page."""
-    if str(html) == "-" or html.is_dir() or not html.parent.is_dir():
-        raise UsageError(f"--html {html}: name a file (- is none) in a directory that exists")
+    if str(html) == "-" or html.is_dir():
+        raise UsageError(f"--html {html} is not a file: name one, such as message.html")
+    if not html.parent.is_dir():
+        raise UsageError(f"--html {html}: there is no directory {html.parent}; create it, or name a file elsewhere")
     if not html.is_file():
         return
     with html.open("rb") as file:

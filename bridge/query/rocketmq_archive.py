@@ -92,7 +92,7 @@ class BrokerArchive(Archive):
                 reached = min(pulled.next_offset, end)
                 if reached <= start:
                     reached = end
-                    self._remark(f"{queue} leads no further than offset {start}: {end - start} were not read")
+                    self._remark(f"{queue} leads no further than offset {start}; messages not read: {end - start}")
                 self._advance(reached - start)
                 if reached < end:
                     ranges[queue] = (reached, end)  # behind the others, so that every queue has its turn

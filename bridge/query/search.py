@@ -224,10 +224,11 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     )
     matches = _Matches(ordered, Evidence())
     if nameless:
-        matches.notes.append(f"{nameless:,} matching records have no message id and are not listed; --key finds them")
+        nouns = "matching record without a message id is", "matching records without a message id are"
+        matches.notes.append(f"{plural(nameless, *nouns)} not listed; --key finds such records")
     if bad:
-        where = "" if "" in query.texts else " in the trace messages that contain the text searched for"
-        matches.notes.append(f"{plural(bad, 'bad record')} not searched{where}; {archive.decoder} shows them")
+        where = "" if "" in query.texts else " of the trace messages that contain the text"
+        matches.notes.append(f"{plural(bad, 'bad record')}{where} cannot be searched; {archive.decoder} shows them")
     return matches
 
 

@@ -213,7 +213,7 @@ class OtlpSpanExporter(SpanExporter):
     def _read_reply(self, reply: bytes) -> bytes:
         self._rejected, reason = read_partial_success(reply)
         if self._rejected:
-            _logger.error("mqtrace: the OTLP receiver rejected %d spans: %s", self._rejected, reason)
+            _logger.error("mqtrace: spans rejected by the OTLP receiver: %d (%s)", self._rejected, reason)
         return reply
 
     def take_outcome(self) -> ExportOutcome | None:
@@ -237,7 +237,7 @@ def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Reques
     spans = 0
     for count, body, unencoded in chain.from_iterable(map(_encoded, batches)):
         for error, number in Counter(map(repr, unencoded.values())).items():
-            _logger.error("mqtrace: %d spans cannot be written as OTLP and are left out: %s", number, error)
+            _logger.error("mqtrace: spans left out because they cannot be written as OTLP: %d (%s)", number, error)
         if bodies and sum(map(len, bodies)) + len(body) > _MAX_JOINED_BYTES:
             yield _Request(spans, b"".join(bodies)), errors
             bodies, spans, errors = [], 0, []

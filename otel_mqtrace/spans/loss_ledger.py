@@ -139,7 +139,7 @@ class LaneLosses:
             reasons["failed"] = stats["failed"]
         listed = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
         return (
-            f"mqtrace: {self._component}: {new} spans lost since the last line; totals of {stats['offered']}: {listed}"
+            f"mqtrace: {self._component}: spans lost since the last line: {new}; totals of {stats['offered']}: {listed}"
         )
 
     def _new_losses(self, stats: LaneStats) -> dict[str, int]:

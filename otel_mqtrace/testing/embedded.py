@@ -238,8 +238,8 @@ class EmbeddedKafka:
         """Raise ``PeerError`` if retention has dropped messages of ``topic``: whatever was counted on it is void."""
         lost = {number: low for number, (low, _) in self.watermarks(topic).items() if low > 0}
         if lost:
-            where = ", ".join(f"partition {number}: {count} messages" for number, count in lost.items())
+            where = ", ".join(f"{count} of partition {number}" for number, count in lost.items())
             raise PeerError(
-                f"the embedded broker trimmed topic {topic} ({where}): it keeps about {RETENTION_BYTES >> 20} MiB per "
-                "partition; send less, spread over more partitions, or use a real broker"
+                f"the embedded broker trimmed messages of topic {topic} ({where}): it keeps about "
+                f"{RETENTION_BYTES >> 20} MiB per partition; send less, over more partitions, or to a real broker"
             )

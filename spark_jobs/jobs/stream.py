@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
+from bridge.page.wording import plural
 from bridge.storage import as_path, hold
 from otel_mqtrace._clock import pause
 from otel_mqtrace._errors import PeerError, UsageError
@@ -250,7 +251,7 @@ class Ingest:
         otlp = source_files(apart(self._options.otlp)[0], Side.OTLP, layout=layout, only=fresh, passed_over=others)
         inputs = {side: Inputs(files) for side, files in (("native", native), ("otlp", otlp)) if files}
         if inputs:
-            self._progress(f"reading {len(native) + len(otlp)} new files")
+            self._progress(f"reading {plural(len(native) + len(otlp), 'new file')}")
             self._read(engine, "files", inputs, name_native_writers(Inputs(native), how))
         self._passed_over |= {str(path) for path in paths}  # what is neither side is looked at once
         self.unknown |= find_unknown(others)

@@ -113,8 +113,9 @@ def work_directory(out: AnyPath) -> Iterator[AnyPath]:
         if error.errno not in NO_ROOM or not isinstance(out, Path):
             raise
         # pyarrow's error has no file name, so both places are named
-        place = f"below --out {out}, or set TMPDIR to another disk if {tempfile.gettempdir()} is full"
-        raise UsageError(f"{os.strerror(error.errno or 0).lower()}: {describe_room_fix(error, place)}") from error
+        fix = describe_room_fix(error, "there, or set TMPDIR to another disk")
+        why = f"cannot write below --out {out} or in {tempfile.gettempdir()}: {os.strerror(error.errno or 0).lower()}"
+        raise UsageError(f"{why}; {fix}") from error
     finally:
         _remove(work)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from bridge.page.wording import plural
 from spark_jobs.report.result import Gate, Loss
 from spark_jobs.taxonomy import ExitCode, Outcome, Reason, Status, Verdict
 
@@ -166,7 +167,7 @@ def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
     if unsettled and (facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms):
         return (
             f"no event lies more than the grace of {policy.grace_ms / _MS_PER_S:g} s before the end of the side that "
-            f"ends first, and {unsettled} one-sided keys may still get their other half: add more data{_OR_COMPLETE}"
+            f"ends first, and {plural(unsettled, 'one-sided key')} may still be matched: add more data{_OR_COMPLETE}"
         )
     return None
 

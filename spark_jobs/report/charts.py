@@ -26,7 +26,7 @@ from bridge.page.markup import (
 )
 from spark_jobs.report.glossary import GROUP_COLOUR, PROBLEM, VERDICT_COLOUR, group_finding, label_finding
 from spark_jobs.report.result import TimeBucket
-from spark_jobs.report.wording import count, duration, percent, utc, visible
+from spark_jobs.report.wording import count, duration, percent, plural, utc, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -172,7 +172,7 @@ def timeline(bars: Sequence[Bar], losses: Mapping[int, int]) -> Markup:
     marks = [mark for panel in _PANELS for mark in _panel(panel, bars, step)]
     marks += _time_axis(bars, step)
     marks += [_loss_column(bars[at], losses[at], _LEFT + at * step, step, max(losses.values())) for at in losses]
-    text = f"Events over time, {count(len(bars))} bars; the numbers are in the table below"
+    text = f"Events over time, {plural(len(bars), 'bar')}; the numbers are in the table below"
     return drawing(marks, width=_WIDTH, height=_TIMELINE_HEIGHT, text=text, css="wide")
 
 
@@ -251,7 +251,7 @@ def trend(points: Sequence[dict[str, Any]]) -> Markup:
         marks.append(label(_LEFT - 6, _RUNS_TOP + 4, count(highest), text_anchor="end"))
         marks.append(line(_LEFT, _RUNS_TOP, _WIDTH - _RIGHT, _RUNS_TOP))
     marks += [_run_column(point, _LEFT + at * step, step, max(highest, 1)) for at, point in enumerate(points)]
-    text = f"Unexplained loss of the last {count(len(points))} runs; the numbers are in the table below"
+    text = f"Unexplained loss of the last {plural(len(points), 'run')}; the numbers are in the table below"
     return drawing(marks, width=_WIDTH, height=_RUNS_HEIGHT, text=text, css="wide")
 
 
@@ -305,7 +305,7 @@ def curves(rows: Mapping[str, Latency]) -> Markup:
 
 def _curve_text(name: str, row: Latency) -> str:
     within = f"half within {duration(row.p50)}, 99 % within {duration(row.p99)}"
-    return f"{visible(name.replace('_', ' '), limit=40)}: {count(row.count)} events, {within}"
+    return f"{visible(name.replace('_', ' '), limit=40)}: {plural(row.count, 'event')}, {within}"
 
 
 def _grid(axis: tuple[float, float]) -> Iterator[Markup]:

@@ -131,7 +131,7 @@ def _part(text: str, status: str, reason: str | None = None) -> Part:
 
 def loss_sentence(side: str, loss: Loss) -> str:
     """Return the loss of ``side`` with its upper bound at 95 % confidence."""
-    lacked = f"{count(loss.unexplained)} of {count(loss.checked)} events"
+    lacked = f"{count(loss.unexplained)} of {plural(loss.checked, 'event')}"
     bound = f"; with 95 % confidence the unexplained rate is below {ppm(loss.upper_bound_95_ppm)}"
     return (
         f"{_SUBJECT.get(side, side)} lacks {lacked} without explanation"

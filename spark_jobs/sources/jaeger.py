@@ -153,8 +153,8 @@ def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[
     except HTTPError as refusal:
         if refusal.code == _NOT_FOUND and what == "traces":
             return {}  # the answer of /api/v3 for no traces
-        fix = "; give the port of its page" if refusal.code == _NOT_FOUND else ""
-        raise PeerError(f"the Jaeger at {address.server} refused /api/v3/{what}: {refusal}{fix}") from refusal
+        fix = "give the port of its page" if refusal.code == _NOT_FOUND else "see its log"
+        raise PeerError(f"the Jaeger at {address.server} refused /api/v3/{what}: {refusal}; {fix}") from refusal
     except (OSError, ValueError, HTTPException, RecursionError) as error:  # such as a port of gRPC, a cut answer
         reason = getattr(error, "reason", None) or error
         raise PeerError(f"no Jaeger answers at {address.server}: {reason}; give the port of its page") from error

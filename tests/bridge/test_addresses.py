@@ -38,6 +38,13 @@ def test_malformed_source_is_refused(text):
         parse_address(text)
 
 
+@pytest.mark.parametrize("servers", ["a:99999", "a:9092,[::1]:0", "a:" + "9" * 5_000])
+def test_port_that_cannot_be_is_refused_at_once(servers):
+    with pytest.raises(UsageError, match=r"^kafka://a:.*/t: port \d+ is not between 1 and 65535$"):
+        parse_address(f"kafka://{servers}/t")
+    assert parse_address("kafka://a:65535,[::1]:1,b/t").servers == "a:65535,[::1]:1,b"
+
+
 def test_directory_below_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / ".hidden").mkdir()

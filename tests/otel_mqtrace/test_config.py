@@ -83,6 +83,21 @@ def test_warning_of_a_wrong_value_names_the_value_in_use(caplog, name):
     assert not re.search(r"(None|\(.*\)|\{\}) is used", caplog.text)
 
 
+@pytest.mark.parametrize(
+    "name", ["topic_include", "topic_exclude", "topic_sampling", "capture_headers", "redact_headers"]
+)
+def test_open_bracket_of_a_pattern_is_one_warning_and_the_other_patterns_hold(caplog, name):
+    share = "=0.5" * (name == "topic_sampling")
+    environment = {f"MQTRACE_{name.upper()}": f"or[d]ers{share},a[!]*{share}"}
+    for _ in range(2):
+        assert [*getattr(Settings.from_env(environ=environment), name)] == ["or[d]ers", "a[!]*"]
+    (record,) = caplog.records
+    assert (
+        record.getMessage()
+        == f"mqtrace: {name} = 'a[!]*': a [ that no ] closes stands for itself; close it, or write [[]"
+    )
+
+
 def test_warning_of_a_wrong_option_names_the_value_of_the_environment(caplog):
     Settings.from_env({"topic_sampling": 5}, environ={"MQTRACE_TOPIC_SAMPLING": "audit.*=0.5"})
     assert "; {'audit.*': 0.5} is used" in caplog.text

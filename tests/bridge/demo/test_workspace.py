@@ -99,7 +99,7 @@ class _Interrupted(subprocess.Popen):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_interrupted_demo_waits_until_its_reconciliation_has_cleaned_up(monkeypatch, tmp_path):
+def test_interrupted_demo_waits_until_its_reconciliation_has_cleaned_up(monkeypatch, tmp_path, capsys):
     """A program that cleans up when it is terminated stands in for the reconciliation."""
     program = tmp_path / "program"
     program.write_text(_STAND_IN.format(sys.executable))
@@ -109,3 +109,4 @@ def test_interrupted_demo_waits_until_its_reconciliation_has_cleaned_up(monkeypa
     with claim(tmp_path / "demo") as place, pytest.raises(KeyboardInterrupt):
         reconcile(place, grace_ms=0)
     assert [*place.report.iterdir()] == []
+    assert capsys.readouterr().err == "mqtrace demo: interrupted: Spark is being ended, which may take some seconds\n"

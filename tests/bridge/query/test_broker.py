@@ -68,7 +68,7 @@ def test_scan_without_progress_is_an_error(cluster, monkeypatch, code):
 
     monkeypatch.setattr(broker, "_pull_message", pull)
     remarks = _search(cluster, reads_all=True).searched.remarks
-    assert remarks == tuple(f"T [broker-a {n}] leads no further than offset 0: 1 were not read" for n in range(2))
+    assert remarks == tuple(f"T [broker-a {n}] leads no further than offset 0; messages not read: 1" for n in range(2))
     assert len(given) == 2
 
 

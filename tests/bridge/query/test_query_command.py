@@ -118,9 +118,15 @@ WRONG = {
     "empty directory": (["LANDING/empty"], "LANDING/empty holds no landing and no file of native bodies"),
     "no time": (["--msg-id", "A", "--landing", "LANDING", "--begin", "soon"], "invalid time 'soon': use 2026"),
     "no such charset": (["--msg-id", "A", "--landing", "LANDING", "--charset", "klingon"], "unknown charset"),
-    "no directory for the page": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING/x/y"], "--html"),
-    "page is a directory": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING"], "--html"),
-    "page on standard output": (["--msg-id", "A", "--landing", "LANDING", "--html", "-"], "--html -: name a file"),
+    "no directory for the page": (
+        ["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING/x/y"],
+        "no directory LANDING/x; ",
+    ),
+    "page is a directory": (
+        ["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING"],
+        "--html LANDING is not a file",
+    ),
+    "page on standard output": (["--msg-id", "A", "--landing", "LANDING", "--html", "-"], "--html - is not a file"),
     "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for RocketMQ"),
     "client of a landing": (["LANDING", "--kafka-config", "f"], "--kafka-config f is for Kafka topics, and none is"),
     "trace topic of a landing": (["LANDING", "--trace-topic", "T"], "--trace-topic T changes nothing here"),
@@ -135,6 +141,7 @@ WRONG = {
     "no broker of a SRC": (["--msg-id", "A", "kafka://127.0.0.1:1/t", "--timeout-ms", "200"], "does not answer"),
     "no name server of a SRC": (["--msg-id", "A", "rocketmq://127.0.0.1:1/t", "--timeout-ms", "200"], NO_SERVER),
     "no broker": (["--msg-id", "A", "--bootstrap", "127.0.0.1:1", "--timeout-ms", "200"], "does not answer"),
+    "no port": (["--bootstrap", "b:65536"], "kafka at b:65536: port 65536 is not between 1 and 65535"),
     "no name server": (["--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200"], NO_SERVER),
 }
 

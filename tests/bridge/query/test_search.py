@@ -98,9 +98,9 @@ def test_bad_record_names_the_ids_and_keys_in_it(text, named, damage, why):
     remark = f"1 bad record has that {what}, which mqtrace decode shows: {why}"
     assert searching.search(shelf, query, Reading(), limit=1).searched.remarks == (remark,) * named
     (remark,) = searching.search(shelf, Query(topic="orders"), Reading(), limit=1).searched.remarks
-    assert remark.startswith("1 bad record not searched in the trace messages that contain the text searched for; ")
+    assert remark.startswith("1 bad record of the trace messages that contain the text cannot be searched; ")
     (remark,) = searching.search(shelf, Query(), Reading(), limit=1).searched.remarks
-    assert remark.startswith("1 bad record not searched")
+    assert remark.startswith("1 bad record cannot be searched; ")
 
 
 def test_more_messages_than_are_examined_are_a_remark(monkeypatch):

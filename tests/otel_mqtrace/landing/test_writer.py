@@ -223,7 +223,7 @@ def test_parquet_part_that_could_not_be_finished_is_retried(tmp_path):
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[reconcile\]"):
+    with pytest.raises(MissingExtraError, match=r"unlike --landing-format jsonl.*otel-mqtrace\[reconcile\]"):
         LandingWriter(tmp_path, format="parquet").write([_message(1)])
 
 

@@ -364,12 +364,12 @@ def test_losses_are_logged_in_sums(caplog):
         _offer(lane, *["a"] * 1000)
         lane.run_once(clock.monotonic_ns())
     assert [record.getMessage() for record in caplog.records] == [
-        "mqtrace: test: 999 spans lost since the last line; totals of 1000: queue_full 999"
+        "mqtrace: test: spans lost since the last line: 999; totals of 1000: queue_full 999"
     ]
     clock.advance(ms=30_000)
     _offer(lane, "a")
     lane.run_once(clock.monotonic_ns())
-    assert "1998 spans lost" in caplog.records[-1].getMessage()
+    assert "spans lost since the last line: 1998;" in caplog.records[-1].getMessage()
     assert len(caplog.records) == 2
 
 

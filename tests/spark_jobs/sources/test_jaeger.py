@@ -62,6 +62,10 @@ SERVICES = http('{"services": ["shop"]}')
         ([b"\0\0\x12\x04 of gRPC"], "no Jaeger answers"),
         ([SERVICES[:-5]], "no Jaeger answers"),
         ([http("").replace(b"200 OK", b"404 Not Found")], "404: Not Found; give the port of its page"),
+        (
+            [http("").replace(b"200 OK", b"500 Down")],
+            r"127\.0\.0\.1:\d+ refused .*services: HTTP Error 500: Down; see its log",
+        ),
         ([SERVICES, http('{"error": {"message": "no"}}')], "something other than traces"),
     ],
 )
