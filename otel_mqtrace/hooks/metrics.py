@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
     from opentelemetry.util.types import AttributeValue
 
+    _Measure = Callable[[Mapping[str, AttributeValue], int], None]
+
 
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _NAMES: Final = (
@@ -86,25 +88,17 @@ class MessagingMetrics:
         self._pending: deque[_Measurement] = deque()
         self._recording = RLock()
         self._worker = Worker("mqtrace metrics", self.record_pending)
+        self.sent: _Measure = partial(self._measure, _SENT)
+        """One attempt to send one message is over: its attributes, its duration in nanoseconds."""
+        self.received: _Measure = partial(self._measure, _CONSUMED)
+        """Messages were handed to the application: their attributes, their number."""
+        self.operated: _Measure = partial(self._measure, _OPERATED)
+        """One send, receive or settle is over: its attributes, its duration in nanoseconds."""
+        self.processed: _Measure = partial(self._measure, _PROCESSED)
+        """The application is done with what it was handed: the attributes, the duration in nanoseconds."""
         meter.create_observable_gauge(_AT_COLLECTION, callbacks=[_record_all], description="Has no values.")
         _every.add(self)
         restart_in_child(self)
-
-    def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
-        """One attempt to send one message is over."""
-        self._measure(_SENT, attributes, elapsed_ns)
-
-    def received(self, attributes: Mapping[str, AttributeValue], messages: int) -> None:
-        """``messages`` were handed to the application."""
-        self._measure(_CONSUMED, attributes, messages)
-
-    def operated(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
-        """One send, receive or settle is over."""
-        self._measure(_OPERATED, attributes, elapsed_ns)
-
-    def processed(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
-        """The application is done with what it was handed."""
-        self._measure(_PROCESSED, attributes, elapsed_ns)
 
     def _measure(self, kind: int, attributes: Mapping[str, AttributeValue], value: int) -> None:
         pending = self._pending
