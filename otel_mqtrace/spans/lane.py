@@ -75,7 +75,7 @@ class Lane:
         """Start from nothing, as a new process does."""
         settings = self._settings
         self._losses = self._ledger.add_lane(side=self._side.ledger_side, component=self.name)
-        self._queue: SpanQueue[ReadableSpan] = SpanQueue(
+        self.queue: SpanQueue[ReadableSpan] = SpanQueue(
             max_size=settings.max_queue_size,
             batch_size=settings.max_export_batch_size,
             clock=self._clock,
@@ -83,7 +83,7 @@ class Lane:
             note=self._losses.note,
             wake_worker=self._ensure_worker if settings.background else None,
         )
-        self.offer: Callable[[ReadableSpan], bool] = self._queue.offer
+        self.offer: Callable[[ReadableSpan], bool] = self.queue.offer
         """Queue a span or count it as dropped: constant time, never raises, never blocks."""
         self._last_batch_ns = MonotonicNs(-self._linger_ns)  # the first span leaves at once under ``last_batch``
         self._worker = Worker(f"mqtrace {self.name}", self._work)
@@ -99,63 +99,50 @@ class Lane:
             return self._side.wants is None or self._side.wants(span)
         except Exception:  # noqa: BLE001 - a foreign exporter's mistake must not reach the application
             reraise_from_signal_handler()
-            self._queue.refuse(WANTS_ERROR, span)
+            self.queue.refuse(WANTS_ERROR, span)
             return False
 
     def stats(self) -> LaneStats:
         """Return the lane's account as of one instant."""
-        return self._queue.stats()
-
-    @property
-    def waiting(self) -> int:
-        """How many spans are in the queue now: pending, but not in flight."""
-        return self._queue.waiting
-
-    @property
-    def in_flight(self) -> int:
-        """How many spans the exporter is exporting now."""
-        return self._queue.in_flight
+        return self.queue.stats()
 
     # -- the worker --------------------------------------------------------------------------------------------------
 
-    def ready(self, now: MonotonicNs) -> bool:
-        """Return whether a batch leaves at ``now``: full, lingered, covered by a flush, or the lane closes.
-
-        Lingered: the oldest span has waited for the delay or, under the rule ``last_batch``, the delay is over since
-        the last batch left, so that after a quiet time a span leaves at once and alone (RocketMQ since 5.3.1).
-        """
-        return self._due_ns(now) == 0
-
     def run_once(self, now: MonotonicNs, *, until: MonotonicNs | None = None) -> int:
-        """Export what is :meth:`ready`, in one call; return how many spans that were.
+        """Export the batch that is due at ``now``, in one call; return how many spans that were.
 
         That is one batch, or several full ones for an exporter that takes them together. The exporter is never called
         twice at once; another thread's export is waited for, at most ``until``. Raises what the exporter
         raised unless it is an ``Exception``; the batch is counted as failed first.
         """
         with self._exclusive(until) as is_held:
-            if not is_held or not self.ready(now):
+            if not is_held or self._due_ns(now) != 0:
                 return 0
             self._last_batch_ns = now
             outcome = None
             began_ns = self._clock.monotonic_ns()
             try:
-                batch = self._queue.take(self._side.batches_at_once)
+                batch = self.queue.take(self._side.batches_at_once)
                 outcome = self._side.export(batch)
             finally:
-                self._queue.settle(outcome)
+                self.queue.settle(outcome)
         if self.on_exported is not None:
             self.on_exported(self._clock.monotonic_ns() - began_ns, outcome.failed == 0)
         self.report_losses()
         return len(batch)
 
     def _due_ns(self, now: MonotonicNs) -> int | None:
+        """Return in how many nanoseconds a batch leaves: it is full, has lingered, is to be flushed, or is the last.
+
+        Under ``last_batch`` it lingers since the last batch left, so that after a quiet time a span leaves at once and
+        alone (RocketMQ since 5.3.1), else since its oldest span came.
+        """
         since_ns = self._last_batch_ns if self._settings.linger_from == "last_batch" else None
-        return self._queue.due_ns(now, linger_ns=self._linger_ns, since_ns=since_ns)
+        return self.queue.due_ns(now, linger_ns=self._linger_ns, since_ns=since_ns)
 
     def _work(self) -> None:
         """Export until the lane is closed and empty, then shut the exporter down: no lane waits for another one's."""
-        queue = self._queue
+        queue = self.queue
         try:
             while self._step(queue):
                 pass
@@ -218,10 +205,10 @@ class Lane:
 
     def request_flush(self, deadline: MonotonicNs) -> Flush:
         """Request the export of accepted spans and the exporter's flush; return at once, before :meth:`await_flush`."""
-        with self._queue.hold():
-            if self._queue.closed:
+        with self.queue.hold():
+            if self.queue.closed:
                 deadline = min(deadline, self._close_by)  # after that nothing is exported any more
-            flush = Flush(self._queue.request_flush(), deadline)
+            flush = Flush(self.queue.request_flush(), deadline)
             self._flushes.append(flush)
         self._ensure_worker()
         return flush
@@ -232,7 +219,7 @@ class Lane:
         Without a worker the calling thread exports, and raises what the exporter raised unless it is an ``Exception``:
         it may be the application's own Ctrl-C.
         """
-        queue, closed = self._queue, self._exporter_closed
+        queue, closed = self.queue, self._exporter_closed
         try:
             if self._worker.is_current:
                 return False  # an exporter that flushes its own processor would wait for itself
@@ -252,15 +239,15 @@ class Lane:
 
     def _reached_flushes(self) -> list[Flush]:
         """Return the flushes that only the exporter's own is missing to; needs the queue's lock."""
-        return [flush for flush in self._flushes if flush.done is None and self._queue.reached(flush.mark)]
+        return [flush for flush in self._flushes if flush.done is None and self.queue.reached(flush.mark)]
 
     def _answer_flushes(self, until: MonotonicNs | None = None) -> None:
         """Flush the exporter once for every flush that is reached."""
         with self._exclusive(until) as is_held:
             if not is_held:
                 return
-            with self._queue.hold():
-                due = [(flush, self._queue.lost_since(flush.mark) == 0) for flush in self._reached_flushes()]
+            with self.queue.hold():
+                due = [(flush, self.queue.lost_since(flush.mark) == 0) for flush in self._reached_flushes()]
             if not due:
                 return
             is_flushed = False
@@ -269,7 +256,7 @@ class Lane:
             finally:
                 for flush, nothing_lost in due:
                     flush.done = is_flushed and nothing_lost
-                self._queue.notify()
+                self.queue.notify()
 
     @contextmanager
     def _exclusive(self, until: MonotonicNs | None) -> Iterator[bool]:
@@ -292,7 +279,7 @@ class Lane:
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse new spans and let the worker drain and then shut the exporter down; returns at once."""
         self._close_by = deadline
-        self._queue.close()
+        self.queue.close()
         self._ensure_worker()
 
     def finish(self) -> None:
@@ -304,7 +291,7 @@ class Lane:
             self._export_here(lambda: self.stats()["pending"] == 0, self._close_by)
         if self._worker.running and not self._worker.is_current:
             self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
-        self._queue.abandon()
+        self.queue.abandon()
         self.report_losses(last=True)
         if not self._closing.locked():
             # On a separate thread: an exporter that hangs in there must not hang the application's exit.
@@ -319,16 +306,16 @@ class Lane:
 
     def give_up(self) -> None:
         """Count what waits or is in an export as dropped, and report it: nothing will be exported any more."""
-        self._queue.abandon()
-        self._queue.abandon_in_flight()
+        self.queue.abandon()
+        self.queue.abandon_in_flight()
         self.report_losses(last=True)
 
     def after_fork(self) -> None:
         """Start over in a child: own locks, an empty queue, no thread yet; the exporter's ``after_fork`` is called."""
-        was_closed = self._queue.closed
+        was_closed = self.queue.closed
         self._begin()
         if was_closed:
-            self._queue.close()
+            self.queue.close()
             self._closing.acquire()  # the parent's to close
             self._exporter_closed.set()
         self._side.after_fork()
@@ -354,7 +341,7 @@ class Lane:
             self._side.shutdown(self._remaining_ms(self._close_by))
         finally:
             self._exporter_closed.set()
-            self._queue.notify()
+            self.queue.notify()
 
     def _remaining_ms(self, deadline: MonotonicNs) -> float:
         return max(0.0, (deadline - self._clock.monotonic_ns()) / NS_PER_MS)

@@ -369,9 +369,9 @@ class _LaneMetrics:
     def register(self, meter: Meter) -> None:
         """Create the instruments."""
         # a batch in flight has left the queue, though it is ``pending`` in the lane's account
-        sizes = partial(self._observe, lambda each, lane: (lane.waiting, each.labels))
+        sizes = partial(self._observe, lambda each, lane: (lane.queue.waiting, each.labels))
         capacities = partial(self._observe, lambda each, lane: (lane.capacity, each.labels))
-        in_flight = partial(self._observe, lambda each, lane: (lane.in_flight, each.exporter_labels))
+        in_flight = partial(self._observe, lambda each, lane: (lane.queue.in_flight, each.exporter_labels))
         meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.size", [sizes], "{span}")
         meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.capacity", [capacities], "{span}")
         meter.create_observable_up_down_counter("otel.sdk.exporter.span.inflight", [in_flight], "{span}")

@@ -109,7 +109,7 @@ class SpanQueue(Generic[Item]):
     exceed the bound, or come after the close: :meth:`_drop_surplus` drops the surplus before anything is counted.
 
     Full, ``drop_policy`` ``newest`` refuses an item, ``oldest`` evicts the one that has waited longest. ``note(reason,
-    item)`` is called under the lock for each lost item and only counts. ``wake_worker`` is called without the lock.
+    item)`` is called under the lock for each lost item and only counts. ``wake_worker`` is called without it.
     """
 
     def __init__(  # noqa: PLR0913 - settings by their names
@@ -118,9 +118,9 @@ class SpanQueue(Generic[Item]):
         max_size: int,
         batch_size: int,
         clock: Clock,
-        drop_policy: DropPolicy = "newest",
-        note: Callable[[str, Item], None] | None = None,
-        wake_worker: Callable[[], object] | None = None,
+        drop_policy: DropPolicy,
+        note: Callable[[str, Item], None],
+        wake_worker: Callable[[], object] | None,
     ) -> None:
         self._max_size = self._limit = max_size
         self._batch_size = batch_size
@@ -204,8 +204,7 @@ class SpanQueue(Generic[Item]):
 
     def _drop(self, reason: str, item: Item) -> None:
         self._dropped[reason] += 1
-        if self._note is not None:
-            self._note(reason, item)
+        self._note(reason, item)
 
     def stats(self) -> LaneStats:
         """Return all counters as of one instant."""
@@ -292,7 +291,7 @@ class SpanQueue(Generic[Item]):
             self._lost += lost
             for reason, count in outcome.dropped.items():
                 self._dropped[reason] += count
-            if self._note is not None and lost:
+            if lost:
                 for position, reason in _losses(items, outcome):
                     self._note(reason, items[position])
             self._changed.notify_all()

@@ -52,6 +52,7 @@ def _between(function, left, intrude):
 
 
 def _queue(max_size=3, drop_policy="newest", *, batch_size=10, clock=None, **options):
+    options = {"note": lambda *_loss: None, "wake_worker": None, **options}
     return SpanQueue(
         max_size=max_size, batch_size=batch_size, clock=clock or ManualClock(), drop_policy=drop_policy, **options
     )
