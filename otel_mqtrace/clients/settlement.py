@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.state import MAX_MESSAGES, LiveObjects
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.propagation import creation_of, index_headers
+from otel_mqtrace.hooks.propagation import creation_of
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import TransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from opentelemetry.trace import SpanContext
 
@@ -50,7 +51,7 @@ class Positions:
     def creation_context(self, topic: str, partition: int | None, offset: int | None) -> SpanContext | None:
         """Return the context in which the message there was created, while it is remembered."""
         headers = self._headers.get((topic, partition, offset))
-        return None if headers is None else creation_of(index_headers(headers))
+        return None if headers is None else creation_of(headers)
 
     def unsettled(self, assigned: Collection[tuple[str, int]] | None = None) -> list[SettledOffset]:
         """Return where the application stands in each partition it was handed something of that is not settled yet.
@@ -60,7 +61,8 @@ class Positions:
         if assigned is not None:
             for position in [each for each in list(self._next) if each not in assigned]:
                 self._next.pop(position, None)
-        return [self.committed(*where, offset) for where in list(self._next) if (offset := self._next.get(where))]
+        known = ((where, self._next.get(where)) for where in list(self._next))
+        return [continue_from(*where, offset, self.creation_context) for where, offset in known if offset]
 
     def remove(self, settled: Iterable[SettledOffset]) -> None:
         """Forget the positions that are committed."""
@@ -69,9 +71,14 @@ class Positions:
             if each.offset is not None and self._next.get(where, each.offset + 1) <= each.offset:
                 self._next.pop(where, None)
 
-    def committed(self, topic: str, partition: int | None, offset: int) -> SettledOffset:
-        """Return an offset to continue from; the message before it is the one that is settled last."""
-        return SettledOffset(topic, partition, offset, self.creation_context(topic, partition, offset - 1))
+
+FindCreation = Callable[[str, Any, int], "SpanContext | None"]
+"""Topic, partition and offset of a message → the context it was created in, where that is known."""
+
+
+def continue_from(topic: str, partition: int | None, offset: int, find_creation: FindCreation) -> SettledOffset:
+    """Return an offset to continue from; the message before it is the one that is settled last."""
+    return SettledOffset(topic, partition, offset, find_creation(topic, partition, offset - 1))
 
 
 _consumers: Final[LiveObjects[Positions]] = LiveObjects()

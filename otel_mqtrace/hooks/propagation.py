@@ -72,9 +72,7 @@ def header_name(name: object) -> str:
         return ""
 
 
-def replace_headers(
-    headers: Headers, replaced: Mapping[str, str], dropped: frozenset[str] = frozenset()
-) -> list[Header]:
+def replace_headers(headers: Headers, replaced: Mapping[str, str], dropped: frozenset[str]) -> list[Header]:
     """Return a new list that has each name of ``replaced`` once and no name of ``dropped`` (lower case)."""
     written: list[Header] = [(name, value.encode()) for name, value in replaced.items()]
     if not headers:
@@ -180,9 +178,9 @@ def headers_under(parent: SpanContext | None, ids: bytes, flags: int, current_ct
     return [(name, value.encode()) for name, value in propagator_in_force().headers_of(span, current_ctx).items()]
 
 
-def creation_of(headers: HeaderIndex) -> SpanContext:
+def creation_of(headers: Headers) -> SpanContext:
     """Return the span context a message carries, as the propagator in force reads it."""
-    return propagator_in_force().creation_of(headers)
+    return propagator_in_force().creation_of(index_headers(headers))
 
 
 def _span_context(otel_ctx: Context) -> SpanContext:

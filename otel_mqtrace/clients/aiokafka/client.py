@@ -14,17 +14,16 @@ from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import BrokerResponseError
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
+from otel_mqtrace.clients.settlement import continue_from
 from otel_mqtrace.clients.state import ActiveTracing, MessageRegistry
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
-from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from opentelemetry.trace import SpanContext
+    from otel_mqtrace.clients.settlement import FindCreation
+    from otel_mqtrace.hooks.settle import SettledOffset
 
 active: Final = ActiveTracing()
 _CLUSTER_ID: Final = "_mqtrace_cluster_id"
@@ -154,15 +153,11 @@ def describe_failure(exception: BaseException) -> dict[str, Any]:
     return {"error": error, "description": text_of(exception), "exception": exception}
 
 
-def settled_offsets(offsets: Any, creation_of: Callable[[str, int, int], SpanContext | None]) -> list[SettledOffset]:
-    """Read ``TopicPartition → offset | (offset, metadata)``; what is not of that form is left out.
-
-    An offset is where to continue from; the message before it is the one that is settled last.
-    """
+def settled_offsets(offsets: Any, find_creation: FindCreation) -> list[SettledOffset]:
+    """Read ``TopicPartition → offset | (offset, metadata)``; what is not of that form is left out."""
     settled = []
     for partition, given in getattr(offsets, "items", tuple)():  # the client refuses anything else itself
         offset = given[0] if isinstance(given, (tuple, list)) and given else given
         if isinstance(partition, TopicPartition) and isinstance(offset, int):
-            topic, number = partition.topic, partition.partition
-            settled.append(SettledOffset(topic, number, offset, creation_of(topic, number, offset - 1)))
+            settled.append(continue_from(partition.topic, partition.partition, offset, find_creation))
     return settled

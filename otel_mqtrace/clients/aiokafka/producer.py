@@ -362,8 +362,8 @@ def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     call = hook.before("send_offsets")
     if call is None:
         return None
-    creation_of = functools.partial(find_creation_context, server=info.server, group_name=info.group_name)
-    settled = settled_offsets(given["offsets"], creation_of)
+    find_creation = functools.partial(find_creation_context, server=info.server, group_name=info.group_name)
+    settled = settled_offsets(given["offsets"], find_creation)
     return functools.partial(record_settlement, hook, call, settled, describe_failure)
 
 

@@ -20,9 +20,10 @@ from otel_mqtrace.clients.confluent_kafka.client import (
     valid_offsets,
 )
 from otel_mqtrace.clients.patching import observe_calls
+from otel_mqtrace.clients.settlement import continue_from
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.propagation import creation_of, index_headers
+from otel_mqtrace.hooks.propagation import creation_of
 from otel_mqtrace.hooks.settle import SettledOffset
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def offsets_of_call(
     message, offsets = given.get("message"), given.get("offsets")
     if is_message(message):
         topic, partition, offset = message.topic() or "", message.partition(), message.offset()
-        creation = creation_of(index_headers(header_pairs(message.headers())))
+        creation = creation_of(header_pairs(message.headers()))
         return [SettledOffset(topic, partition, None if offset is None else offset + 1, creation)]
     return (
         positions.unsettled(_assigned(consumer)) if offsets is None else _committed(positions, valid_offsets(offsets))
@@ -96,7 +97,7 @@ def offsets_of_call(
 
 
 def _committed(positions: Positions, offsets: Sequence[TopicPartition]) -> list[SettledOffset]:
-    return [positions.committed(each.topic, each.partition, each.offset) for each in offsets]
+    return [continue_from(each.topic, each.partition, each.offset, positions.creation_context) for each in offsets]
 
 
 def _assigned(consumer: Any) -> set[tuple[str, int]] | None:

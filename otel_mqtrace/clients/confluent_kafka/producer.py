@@ -35,12 +35,17 @@ from otel_mqtrace.clients.confluent_kafka.sending import (
     run_in_context,
 )
 from otel_mqtrace.clients.patching import call_finally, observe_calls
-from otel_mqtrace.clients.settlement import find_creation_context, record_settlement, transaction_wrappers
+from otel_mqtrace.clients.settlement import (
+    continue_from,
+    find_creation_context,
+    record_settlement,
+    transaction_wrappers,
+)
 from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends
 from otel_mqtrace.hooks.send import UNKNOWN_BODY
-from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
+from otel_mqtrace.hooks.settle import SettleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -331,14 +336,9 @@ def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if call is None:
         return None
     offsets = args[0] if args else kwargs.get("positions")
-    settled = [_settled(each, state.info.server) for each in valid_offsets(offsets)]
+    find_creation = partial(find_creation_context, server=state.info.server)
+    settled = [continue_from(each.topic, each.partition, each.offset, find_creation) for each in valid_offsets(offsets)]
     return partial(record_settlement, hook, call, settled, describe_failure)
-
-
-def _settled(offset: Any, server: str | None) -> SettledOffset:
-    """Return an offset to continue from; the message before it, if a consumer of this process had it, is the last."""
-    creation = find_creation_context(offset.topic, offset.partition, offset.offset - 1, server=server)
-    return SettledOffset(offset.topic, offset.partition, offset.offset, creation)
 
 
 PRODUCER_METHODS: Final[Wrappers] = {

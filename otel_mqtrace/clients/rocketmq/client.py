@@ -20,7 +20,7 @@ from otel_mqtrace.clients.state import ActiveTracing
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
-from otel_mqtrace.hooks.propagation import creation_of, index_headers
+from otel_mqtrace.hooks.propagation import creation_of
 from otel_mqtrace.hooks.scope import BlockScope
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.hooks.tracing import ClientInfo
@@ -216,7 +216,7 @@ def bean_of_message(message: Any) -> TraceBean:
 
 def creation_of_message(message: Any) -> SpanContext:
     """Return the context of the span that sent ``message``; an invalid one when it carries none."""
-    return creation_of(index_headers(_headers(message)))
+    return creation_of(_headers(message))
 
 
 def settled(message: Any) -> SettledOffset:
