@@ -104,11 +104,11 @@ class KafkaConsumerState(ConsumerState):
         self.in_flight.abandon()
 
     @guarded("ConsumerState.closing")
-    def closing(self, exception: BaseException | None = None) -> None:
+    def closing(self, exception: BaseException | None) -> None:
         """The consumer is closed by the caller, perhaps because of an exception."""
         self.in_flight.finish(ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)
 
-    def hand_over(self, messages: Sequence[Any], *, start_ns: int | None, batch: bool, handed: object = None) -> None:
+    def hand_over(self, messages: Sequence[Any], *, start_ns: int | None, batch: bool, handed: object) -> None:
         """The application gets ``messages``: open their spans and make the first one current in the caller's context.
 
         ``handed`` is what the poll returned, ``start_ns`` when it began if polls are recorded.

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sys
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.hooks.guard import guarded
@@ -100,7 +101,7 @@ class TaskDeliveries:
     def __init__(self) -> None:
         self._deliveries: list[Delivery] = []
         self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
-        self._ended: Callable[[asyncio.Task[Any]], None] = _end_callback(weakref.ref(self))
+        self._ended = partial(_end_task, weakref.ref(self))
 
     def hold(self, calls: list[ProcessSpan], handed: object) -> Delivery:
         """Give ``calls`` to the current task; ``handed`` is what its poll returned."""
@@ -178,13 +179,10 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
-def _end_callback(deliveries: weakref.ref[TaskDeliveries]) -> Callable[[asyncio.Task[Any]], None]:
-    def ended(task: asyncio.Task[Any]) -> None:
-        alive = deliveries()
-        if alive is not None:
-            alive.task_ended(task)
-
-    return ended
+def _end_task(deliveries: weakref.ref[TaskDeliveries], task: asyncio.Task[Any]) -> None:
+    alive = deliveries()
+    if alive is not None:
+        alive.task_ended(task)
 
 
 # -- explicit mode ----------------------------------------------------------------------------------------------

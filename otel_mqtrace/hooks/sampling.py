@@ -226,7 +226,7 @@ class TracerState:
         self.as_root: FlaggedDecision = (None, 0)
         self.under_remote: tuple[FlaggedDecision, ...] = (self.as_root,) * 4
         self.ids: IdPool
-        self.read: Callable[[Any], Any] = _unknown
+        self.read: Callable[[Any], Any] = lambda _tracer: None
         self.identity: Any = None
         if not _is_the_sdks_tracer(tracer):
             return
@@ -281,10 +281,6 @@ class TracerState:
             and self.identity is not None
             and propagate.get_global_textmap() is self.propagator
         )
-
-
-def _unknown(tracer: Any) -> None:
-    del tracer
 
 
 def _is_the_sdks_tracer(tracer: Any) -> bool:

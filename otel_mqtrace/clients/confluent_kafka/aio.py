@@ -45,9 +45,6 @@ def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., An
 
     @functools.wraps(original)
     async def produce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tracing = active.tracing
-        if tracing is None or tracing.settings.headerless_sends == "leave":
-            return await original(self, *args, **kwargs)
         sending = _open(self, args, kwargs)
         if sending is None:
             return await original(self, *args, **kwargs)
@@ -72,6 +69,9 @@ def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., An
 @guarded("AIOProducer.before")
 def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sending | None:
     """Open the span of one message; ``None`` when it needs none."""
+    tracing = active.tracing
+    if tracing is None or tracing.settings.headerless_sends == "leave":
+        return None
     given = {**dict(zip(_ORDER, args, strict=False)), **kwargs}
     topic = given.get("topic")
     if not isinstance(topic, str):
@@ -216,12 +216,9 @@ _traced_poll: Final = observe_calls(functools.partial(_begin, batch=False), is_a
 _traced_consume: Final = observe_calls(functools.partial(_begin, batch=True), is_async=True)
 
 
-def _state_of(consumer: Any) -> AioState | None:
-    return active.state_of(consumer, AioState)
-
-
 def _traced_settlement(operation: str) -> Wrapper:
-    return traced_settlement(operation, offsets_of_call, state_of=_state_of, is_async=True)
+    state_of = functools.partial(active.state_of, kind=AioState)
+    return traced_settlement(operation, offsets_of_call, state_of=state_of, is_async=True)
 
 
 AIO_CONSUMER_METHODS: Final[Wrappers] = {

@@ -10,13 +10,15 @@ import json
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.clients.confluent_kafka.client import active, configuration_of
 from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
@@ -25,6 +27,7 @@ from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
+    from otel_mqtrace._clock import Clock
     from otel_mqtrace.clients.state import Arguments
 
 
@@ -44,7 +47,7 @@ class Measurement(NamedTuple):
     combine: Callable[[float, float], float] = operator.add
 
 
-def _partitions(statistics: Statistics) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _partitions(statistics: Statistics) -> Iterable[tuple[str, Mapping[str, Any]]]:
     """The partitions assigned to a consumer; -1 is librdkafka's own, a partition given away is not desired."""
     assigned = (
         (str(topic), partition)
@@ -52,7 +55,7 @@ def _partitions(statistics: Statistics) -> Iterator[tuple[str, Mapping[str, Any]
         for partition in known.get("partitions", {}).values()
         if partition.get("desired") and partition.get("partition", -1) >= 0
     )
-    yield from (each for each, _ in zip(assigned, range(_MOST_PARTITIONS), strict=False))
+    return islice(assigned, _MOST_PARTITIONS)
 
 
 def _lags(statistics: Statistics) -> Iterator[Reading]:
@@ -156,12 +159,12 @@ class ClientReport:
         attributes: Mapping[str, str],
         *,
         interval_ms: int,
-        user: Callable[[str], object] | None = None,
-        clock: Clock | None = None,
+        user: Callable[[str], object] | None,
+        clock: Clock,
     ) -> None:
         self.attributes = attributes
         self._user = user
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._fresh_ns = max(_FRESH_INTERVALS * interval_ms, _FRESH_AT_LEAST_MS) * NS_PER_MS
         self._last: tuple[str, int] | None = None
         self._parsed: tuple[str, Mapping[str, Any]] = ("", {})
@@ -188,7 +191,7 @@ class ClientStatistics:
         self._reports: LiveObjects[ClientReport] = LiveObjects()
         for each in MEASUREMENTS:
             meter.create_observable_gauge(
-                each.name, [self._observer(each)], unit=each.unit, description=each.description
+                each.name, [partial(self._observed, each)], unit=each.unit, description=each.description
             )
 
     def add(self, report: ClientReport) -> None:
@@ -209,12 +212,8 @@ class ClientStatistics:
                     joined[key] = measurement.combine(joined[key], value) if key in joined else value
         return [Observation(value, dict(key)) for key, value in joined.items()]
 
-    def _observer(self, measurement: Measurement) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        @guarded("ClientStatistics.observe")
-        def observed(_options: CallbackOptions) -> Iterable[Observation]:
-            return self.observe(measurement)
-
-        return lambda options: observed(options) or ()
+    def _observed(self, measurement: Measurement, _options: CallbackOptions) -> Iterable[Observation]:
+        return guarded("ClientStatistics.observe")(self.observe)(measurement) or ()
 
 
 _of_meter: Final[weakref.WeakKeyDictionary[Meter, ClientStatistics]] = weakref.WeakKeyDictionary()

@@ -156,7 +156,7 @@ def observe(monkeypatch):
 
 
 def _report(clock, statistics, **attributes):
-    report = ClientReport(attributes, interval_ms=100, clock=clock)
+    report = ClientReport(attributes, interval_ms=100, user=None, clock=clock)
     report(json.dumps(statistics))
     return report
 
