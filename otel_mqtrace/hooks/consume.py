@@ -376,7 +376,7 @@ class ConsumeHook(ReceiveHook):
             if deferred_ends:
                 drain_deferred_ends()
             span = call.span
-            if type(span) is UnsampledSpan:
+            if type(span) is UnsampledSpan and not call.start_ns:  # nothing measured its start
                 return
             if type(span) is HandledSpan and call.known_handling is None and not call.process_ctx:
                 if getattr(call, "began_in", None) != process_generation():
@@ -421,7 +421,7 @@ class ConsumeHook(ReceiveHook):
             span: Any = call.span
             kind = type(span)
             metrics = self._tracing.collecting if self._may_measure() else None
-            if kind is UnsampledSpan and (metrics is None or not call.start_ns):  # nothing measured its start
+            if kind is UnsampledSpan and (metrics is None or not call.start_ns):  # as above
                 return
             start_ns = call.start_ns
             end_ns = max(self.now_ns() if end_ns is None else end_ns, start_ns)

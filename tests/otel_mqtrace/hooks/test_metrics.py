@@ -203,6 +203,9 @@ def test_pushed_messages_count_when_their_processing_begins(mailbox_with, reader
     assert sum(point.value for _, point in points("messaging.client.consumed.messages")) == 2
 
 
+NEXT_POLL = {"by": "the next poll"}
+
+
 def _measure(sampler, messages, how, *, is_recorded):
     """Return the points of a poll's messages that were handled within 30 ms, by metric and attributes."""
     clock, reader = ManualClock(), InMemoryMetricReader()
@@ -223,7 +226,11 @@ def _measure(sampler, messages, how, *, is_recorded):
     else:
         call = hook.record("orders", row, [sender], None)
     clock.advance(ms=30)
-    hook.after(call, **how)
+    if how == NEXT_POLL:
+        hook.poll_begins()
+        hook.end_turn(call)
+    else:
+        hook.after(call, **how)
     scopes = reader.get_metrics_data().resource_metrics[0].scope_metrics
     metrics = [metric for scope in scopes for metric in scope.metrics]
     return {
@@ -233,7 +240,9 @@ def _measure(sampler, messages, how, *, is_recorded):
     }
 
 
-@pytest.mark.parametrize("how", [{}, {"code": ContextCode.FAILED}, {"exception": KeyError("order")}], ids=str)
+@pytest.mark.parametrize(
+    "how", [NEXT_POLL, {}, {"code": ContextCode.FAILED}, {"exception": KeyError("order")}], ids=str
+)
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, DEFAULT_ON, ALWAYS_ON], ids=["off", "as the sender", "on"])
 @pytest.mark.parametrize("messages", [1, 2])
 def test_recorded_messages_are_measured_as_their_span_would_be(sampler, messages, how):
