@@ -95,7 +95,7 @@ def _parse(text: str) -> Address:
     if not colon:
         path = text.removeprefix("files:")
         if not path:
-            raise UsageError("the source is empty: write a file, a directory or a topic")
+            raise UsageError("the address is empty: write a file, a directory or a topic")
         return Address(Kind.FILES, text, path=path)
     if scheme == "file":
         return Address(Kind.FILES, text, path=str(as_path(text)))

@@ -39,12 +39,10 @@ def find_sources(
     """
     check_stores({"SRC": sources})
     addresses = [parse_address(source, readable=_READABLE) for source in sources]
-    for kind, servers in ((Kind.KAFKA, bootstrap), (Kind.ROCKETMQ, namesrv)):
+    for scheme, servers in (("kafka", bootstrap), ("rocketmq", namesrv)):
         if servers is not None:
-            addresses += [
-                Address(kind, f"{kind.name.lower()} at {servers}", servers=servers, topic=topic)
-                for topic in topics or (Settings.from_env({}).trace_topic,)
-            ]
+            named = topics or (Settings.from_env({}).trace_topic,)
+            addresses += [parse_address(f"{scheme}://{''.join(servers.split())}/{topic}") for topic in named]
     places = {(each.kind, each.servers): each.text for each in addresses}
     if len(places) != 1:
         problem = f"{' and '.join(places.values())} are different places" if places else "no place is named"

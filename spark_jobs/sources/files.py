@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.addresses import Kind, expand_files, parse_address
+from bridge.addresses import Kind, expand_files, parse_address, root_of
 from bridge.otlp.detect import (
     LONGEST_LINE_BYTES,
     OTLP_FORMATS,
@@ -98,7 +98,9 @@ def _source_files(
             is_damaged = isinstance(detected, DamagedInputError)
             # A native file left out would show as lost records; for inspect a damaged one is a bad piece.
             if isinstance(detected, InaccessibleInputError) or (is_damaged and side is Side.NATIVE):
-                raise detected
+                is_below = path.is_relative_to(root_of(parse_address(src).path).resolve())
+                where = "" if is_below else f"a link of {src} leads elsewhere: "
+                raise type(detected)(f"{where}{detected}") from detected
             passed_over.append(PassedOver(path, str(detected), is_damaged=is_damaged))
             continue
         if side is None or detected.side in {side, Side.EMPTY}:

@@ -141,7 +141,11 @@ WRONG = {
     "no broker of a SRC": (["--msg-id", "A", "kafka://127.0.0.1:1/t", "--timeout-ms", "200"], "does not answer"),
     "no name server of a SRC": (["--msg-id", "A", "rocketmq://127.0.0.1:1/t", "--timeout-ms", "200"], NO_SERVER),
     "no broker": (["--msg-id", "A", "--bootstrap", "127.0.0.1:1", "--timeout-ms", "200"], "does not answer"),
-    "no port": (["--bootstrap", "b:65536"], "kafka at b:65536: port 65536 is not between 1 and 65535"),
+    "no port": (
+        ["--bootstrap", "b:65536"],
+        "kafka://b:65536/RMQ_SYS_TRACE_TOPIC: port 65536 is not between 1 and 65535",
+    ),
+    "empty bootstrap": (["--bootstrap", ""], "kafka:///RMQ_SYS_TRACE_TOPIC is not a topic: write kafka://HOST:PORT"),
     "no name server": (["--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200"], NO_SERVER),
 }
 
