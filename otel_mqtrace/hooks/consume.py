@@ -138,11 +138,9 @@ class ConsumeHook(ReceiveHook):
         if origin is not None:
             ids = origin[:16] + ids[16:]
         kept = None if process_ctx else ids + ONE_BYTE[flags]  # a block that comes late still has the baggage
-        now_ns = 0
-        if not is_dropped or self._may_measure():
-            if start_ns is not None or not self._polls:
-                self._count_received(plan, start_ns, 1)
-            now_ns = self.now_ns()
+        now_ns = self.now_ns() if not is_dropped or self._may_measure() else 0
+        if now_ns and (start_ns is not None or not self._polls):
+            self._count_received(plan, start_ns, 1)
         if is_dropped or row is None:
             return ProcessSpan(self, UnsampledSpan(ids, flags, trace_state), now_ns, plan.constants, process_ctx, kept)
         parts: Any = plan, ids, origin, flags, now_ns, *row, unique_id, describing, {}, origin_flags, trace_state
