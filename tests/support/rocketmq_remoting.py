@@ -14,11 +14,25 @@ from otel_mqtrace.rocketmq.commands import Command, FrameReader, RequestCode, Re
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SILENCE, HANG_UP = "silence", "hang up"
 """What a server can do instead of answering."""
+_NOTIFY_CONSUMER_IDS_CHANGED = 40
 
 
 def response_to(request, code, fields=None, body=b"", remark=None):
     """The answer to ``request`` as a server gives it."""
     return Command(code, fields or {}, body, request.opaque, is_response=True, remark=remark)
+
+
+def silence(clock, ms):
+    """What a server does instead of answering, until so much time has passed on ``clock``, where a client measures its own.
+
+    A notification, which needs no answer, has the client read the clock.
+    """
+
+    def let_time_pass(_request):
+        clock.advance(ms=ms)
+        return encode_command(Command(_NOTIFY_CONSUMER_IDS_CHANGED))
+
+    return let_time_pass
 
 
 def stored(body, *, topic="T", queue_id=0, offset=0, properties=(), sys_flag=0, store_ms=1_700_000_000_000):

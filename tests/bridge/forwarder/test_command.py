@@ -29,6 +29,13 @@ def _options(topic, receiver, *more):
     return ["--source", topic.url, "--otlp-endpoint", receiver.endpoint, *more]
 
 
+def _put(path, content):
+    """Let a file appear whole: the running forwarder may list the directory at any time."""
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_bytes(content)
+    hidden.rename(path)
+
+
 def _committed(topic):
     consumer = Consumer({"bootstrap.servers": topic.servers, "group.id": "mqtrace-forward", "log_level": 0})
     wanted = [TopicPartition(topic.name, partition) for partition in range(2)]
@@ -118,12 +125,12 @@ def test_landing_that_fails_later_is_exit_1(tmp_path):
     source, landing = tmp_path / "in", tmp_path / "landing"
     source.mkdir()
     with running_forward("--source", str(source), "--landing", str(landing)) as process:
-        (source / "a\n\x1b.gz").write_bytes(b"\x1f\x8b")
+        _put(source / "a\n\x1b.gz", b"\x1f\x8b")
         reason = "a⟨U+000A⟩⟨U+001B⟩.gz: gzip-compressed; decompress it first (gunzip)"
         assert process.stderr.readline() == f"mqtrace: warning: not forwarded: {reason}\n"
         shutil.rmtree(landing)
         landing.touch()
-        (source / "b").write_bytes(body_of(pub()))
+        _put(source / "b", body_of(pub()))
         _, err = process.communicate()
     assert process.returncode == 1
     assert err.startswith(f"mqtrace: error: cannot write to the landing {landing}: ")
@@ -160,7 +167,7 @@ def test_receiver_that_fails_after_an_empty_pass_is_exit_1(receiver, tmp_path):
     options = ["--source", str(tmp_path), "--otlp-endpoint", receiver.endpoint, "--state", str(tmp_path / "state")]
     with running_forward(*options) as process:
         assert "not forwarded: none.gz" in process.stderr.readline()
-        (tmp_path / "a").write_bytes(body_of(pub()))
+        _put(tmp_path / "a", body_of(pub()))
         _, err = process.communicate()
     assert process.returncode == 1
     assert err.startswith(f"mqtrace: error: the OTLP receiver {receiver.endpoint} did not accept 1 span (400 ")
@@ -181,7 +188,7 @@ def test_ignored_sighup_stays_ignored_and_an_ignored_sigint_stops(tmp_path):
     source.mkdir()
     with running_forward("--source", str(source), "--landing", str(tmp_path / "landing")) as process:
         for name in ("a", "b"):
-            (source / name).write_bytes(body_of(pub()))
+            _put(source / name, body_of(pub()))
             assert process.stderr.readline() == "mqtrace: 1 trace message committed\n"
             process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGINT)

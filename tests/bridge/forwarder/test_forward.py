@@ -14,6 +14,7 @@ from bridge.forwarder.service import ForwardCounts, forward_once, forward_until
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandingWriter
+from tests.support.clocks import TickingClock
 from tests.support.landings import landed_bodies, landed_lines
 
 OFFSET_FETCH = 9  # an API key of the protocol
@@ -152,11 +153,12 @@ def test_moving_coordinator_is_queried_again(topic, tmp_path, code):
         assert forward_once(source, LandingWriter(tmp_path)).messages == 1
 
 
-def test_broker_that_falls_silent_before_the_commit_is_an_error(topic):
+def test_broker_that_falls_silent_before_the_commit_is_an_error(topic, monkeypatch):
     topic.send(b"1")
-    with topic.source(timeout_ms=500) as source:
+    with topic.source() as source:
         assert sum(map(len, source.drain())) == 1
         topic.kafka.set_rtt(-1, 3_600_000)
+        monkeypatch.setattr(source, "_timeout_s", 0.5)
         with pytest.raises(
             PeerError,
             match=r"not committed for group mqtrace-forward: .* does not answer; what was read since .* forwarded again",
@@ -172,7 +174,7 @@ def test_counts_of_many_passes_name_the_last_thousand_files():
 def test_group_without_a_coordinator_is_one_error_line(topic):
     topic.kafka.push_request_errors(OFFSET_FETCH, *[KafkaError.NOT_COORDINATOR] * 1000)
     with (
-        topic.source(group="nobody's", timeout_ms=1_000) as source,
+        topic.source(group="nobody's", clock=TickingClock(4_000)) as source,
         pytest.raises(PeerError, match=r"does not answer for .*oordinator"),
     ):
         list(source.drain())

@@ -7,7 +7,9 @@ import pytest
 from bridge.forwarder.rocketmq_source import RemotingTraceSource, partition_of
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, ResponseCode
-from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
+from otel_mqtrace.testing import ManualClock
+from tests.support.clocks import TickingClock
+from tests.support.rocketmq_remoting import HANG_UP, RemotingCluster, silence
 
 FIRST, SECOND = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
 
@@ -90,9 +92,9 @@ def test_one_offset_of_each_broker_is_committed_first(broker, open_source):
     """Of a group's first offsets of a topic, RocketMQ's broker may keep one only if they come at the same time."""
     broker.put(b"1")
     broker.put(b"2", queue_id=1)
-    source = open_source(timeout_ms=300)
+    source = open_source()
     assert _bodies(source) == [b"1", b"2"]
-    broker.answer_first(RequestCode.UPDATE_CONSUMER_OFFSET, SILENCE)
+    broker.answer_first(RequestCode.UPDATE_CONSUMER_OFFSET, HANG_UP)
     with pytest.raises(PeerError):
         source.commit()
     assert len(broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
@@ -212,8 +214,9 @@ def test_slave_that_lags_behind_is_no_error(cluster, broker, open_source):
 
 def test_broker_error_ends_the_drain_and_loses_nothing(broker, open_source):
     broker.put(b"1")
-    source = open_source(timeout_ms=300)
-    for answer in (HANG_UP, SILENCE, ResponseCode.SYSTEM_BUSY):
+    clock = ManualClock()
+    source = open_source(clock=clock, timeout_ms=10_000)
+    for answer in (HANG_UP, silence(clock, 10_000), ResponseCode.SYSTEM_BUSY):
         broker.answer_first(RequestCode.PULL_MESSAGE, answer)
         with pytest.raises(PeerError):
             list(source.drain())
@@ -230,7 +233,7 @@ def test_broker_that_returns_nothing_despite_more_messages_is_reported(broker, o
     broker.put(b"1")
     broker.max_pulled = 0
     with pytest.raises(PeerError, match="gives nothing of T, though there is more"):
-        list(open_source(timeout_ms=200).drain())
+        list(open_source(clock=TickingClock(100)).drain())
     suspended = {request.fields["suspendTimeoutMillis"] for request in broker.asked(RequestCode.PULL_MESSAGE)[1:]}
     assert suspended <= {"500"}
 

@@ -15,8 +15,9 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.messages import decode_messages, decompress_body
 from tests.support.archives import find_by_key
+from tests.support.clocks import TickingClock
 from tests.support.landings import records_of
-from tests.support.lanes import worker_ended
+from tests.support.lanes import GENEROUS_S, worker_ended
 from tests.support.native_spans import bean, pub, sub
 from tests.support.programs import run_in_child
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, TRACE_TOPIC, response_to, tracing_cluster
@@ -212,13 +213,14 @@ def test_topic_that_is_away_with_its_broker_is_waited_for(cluster, traced, monke
     assert ids_in(landed_in(cluster)) == [bean(2).msg_id, bean(3).msg_id]
 
 
-def test_shutdown_ends_a_running_export_early(cluster, traced):
+def test_shutdown_ends_a_running_export_early(cluster, traced, monkeypatch):
+    monkeypatch.setattr(native_rocketmq, "_SEND_TIMEOUT_MS", 30_000)
     for broker in cluster.brokers:
         broker.answer_first(SEND, *[SILENCE] * 100)
     processor, trace = traced(exporter_to(cluster), background=True, max_export_batch_size=1)
     trace(pub(1))
     processor.shutdown(timeout_millis=200)
-    assert worker_ended(processor, 4)
+    assert worker_ended(processor, GENEROUS_S)  # before a send's own time is up
     assert processor.stats()[NAME]["exported"] == 0
 
 
@@ -242,10 +244,11 @@ def test_refusals_that_differ_in_a_number_are_logged_once(cluster, traced, caplo
 
     for broker in cluster.brokers:
         broker.answer_first(SEND, *[busy] * 10_000)
-    processor, trace = traced(exporter_to(cluster, export_timeout_millis=250), max_export_batch_size=1)
+    exporter = exporter_to(cluster, export_timeout_millis=1_000, clock=TickingClock(10))
+    processor, trace = traced(exporter, max_export_batch_size=1, export_timeout_millis=1_000)
     for number in range(3):
         trace(pub(number))
-        processor.force_flush()
+        processor.run_once()
     processor.shutdown()
     warnings = [record.getMessage() for record in caplog.records if "SYSTEM_BUSY" in record.getMessage()]
     assert next(lengths) > 3

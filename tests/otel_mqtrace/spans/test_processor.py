@@ -150,6 +150,7 @@ def test_shutdown_ends_in_time_when_an_exporter_hangs_in_its_own():
     hanging, free = Hanging(), Scripted()
     processor = MqTraceSpanProcessor(hanging, free)
     processor.on_end(span("a"))
+    assert processor.force_flush(GENEROUS_MS)
     processor.shutdown(timeout_millis=200)
     hanging.let_go.set()
     assert free.closed.wait(GENEROUS_S)

@@ -11,14 +11,7 @@ from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.spark import SparkEngine
-
-
-class TickingClock(ManualClock):
-    """A second passes with every look at it, so that a map asks for further processes at once."""
-
-    def monotonic_ns(self):
-        self.advance(ms=1_000)
-        return super().monotonic_ns()
+from tests.support.clocks import TickingClock  # on which a map is long at once, and asks for further processes
 
 
 def spread(buckets, numbers):
@@ -30,7 +23,11 @@ def add_up(bucket, blobs):
     return bucket, sum(map(int, blobs))
 
 
-def process_of(_task):
+def process_of(here, directory, _task):
+    """Return the process that runs a task; ``here`` waits until another one has run one."""
+    while os.getpid() == here and not any(directory.iterdir()):
+        os.sched_yield()
+    (directory / str(os.getpid())).touch()
     return os.getpid()
 
 
@@ -71,9 +68,9 @@ def add_up_blobs(_bucket, blobs):
     return sum(map(int, blobs))
 
 
-def test_long_map_uses_other_processes_and_ends_them():
+def test_long_map_uses_other_processes_and_ends_them(tmp_path):
     with LocalEngine(3, clock=TickingClock()) as engine:
-        processes = set(engine.map(process_of, list(range(200))))
+        processes = set(engine.map(partial(process_of, os.getpid(), tmp_path), list(range(200))))
     assert os.getpid() in processes
     assert 1 < len(processes) <= 3
     for process in processes - {os.getpid()}:
@@ -87,11 +84,10 @@ def test_error_of_a_task_is_raised_as_it_is(clock):
         engine.map(operator.index, [*range(50), "x", *range(50)])
 
 
-def test_process_that_dies_is_one_sentence():
-    with LocalEngine(2, clock=TickingClock()) as engine:
-        here = os.getpid()
-        with pytest.raises(PeerError, match="a process of the local engine ended"):
-            engine.map(partial(die_elsewhere, here), list(range(100)))
+def test_process_that_dies_is_one_sentence(tmp_path):
+    died = pytest.raises(PeerError, match="a process of the local engine ended")
+    with LocalEngine(2, clock=TickingClock()) as engine, died:
+        engine.map(partial(die_elsewhere, os.getpid(), tmp_path), list(range(100)))
 
 
 def test_interrupt_while_others_work_stops_them(tmp_path):
@@ -112,7 +108,6 @@ def wait_and_interrupt(here, directory, _task):
     (directory / "never").read_bytes()  # waits for a writer
 
 
-def die_elsewhere(here, number):
-    if os.getpid() != here:
+def die_elsewhere(here, directory, task):
+    if process_of(here, directory, task) != here:
         os._exit(7)
-    return number

@@ -315,7 +315,8 @@ async def test_send_added_to_an_open_batch_is_recorded_as_a_send(sending, spans,
     async with sending(linger_ms=50) as producer:
         batch = _filled(producer, {"value": b"1"})
         future = await producer.send_batch(batch, topic, partition=0)
-        await asyncio.gather(future, producer.send_and_wait(topic, b"2", partition=0))
+        added = await producer.send(topic, b"2", partition=0)  # without a turn of the loop, in which the batch could go
+        await asyncio.gather(future, added)
         assert batch.record_count() == 2
     places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in spans.take_all())
     assert places == [f"{topic}-0@0", f"{topic}-0@1"]
