@@ -43,6 +43,7 @@ from spark_jobs.sources.files import PassedOver, SourceFile, last_line, source_f
 from spark_jobs.sources.jaeger import local_sources
 from spark_jobs.sources.kafka import apart, messages_in, topic_ranges
 from spark_jobs.sources.native import torn_bytes
+from spark_jobs.sums import greatest, least
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -50,14 +51,13 @@ if TYPE_CHECKING:
     from bridge.addresses import Address
     from bridge.storage import AnyPath
 
-_Place: TypeAlias = "dict[str, Any]"  # path and line of a ``BadPiece``
+_Position: TypeAlias = "dict[str, Any]"  # path and line of a ``BadPiece``
 _MOST_WRITERS: Final = 3
 _MOST_NAMES: Final = 50
 _LONGEST_NAME: Final = 249  # of a topic of Kafka
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
 _SAMPLED_MESSAGES: Final = 50  # the first messages of a topic, which show its side
-_WRITERS: Final = ("profile", "native_writer")
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 _FRAMINGS: Final = {Layout.LANDING_JSONL: Framing.JSONL_BASE64, Layout.LANDING_PARQUET: Framing.PARQUET}
 
@@ -104,10 +104,8 @@ class Inventory:
     def add_item(self, times_ms: Iterable[int | None], topic: str | None, group: str | None) -> None:
         """Count a good record or span."""
         self.items += 1
-        for time_ms in times_ms:
-            if time_ms:
-                self.first_ms = time_ms if self.first_ms is None else min(self.first_ms, time_ms)
-                self.last_ms = time_ms if self.last_ms is None else max(self.last_ms, time_ms)
+        times = [time_ms for time_ms in times_ms if time_ms]
+        self.first_ms, self.last_ms = least([self.first_ms, *times]), greatest([self.last_ms, *times])
         self.topics |= {topic} if topic and not absent(topic) else set()
         self.groups |= {group} if group and not absent(group) else set()
 
@@ -159,9 +157,9 @@ def run(
     check_stores({"SRC": sources})
     with local_sources(sources) as local:
         warn_of_orphans(local)
-        for item in inspect_sources(local, inventory, client_config=client_config):
-            if wanted is not None and item[0] is wanted:
-                _write(item[1])
+        for side, item in inspect_sources(local, inventory, client_config=client_config):
+            if side is wanted:
+                _write(item)
     if as_json:
         _write(inventory.to_json())
     elif wanted is None:
@@ -180,116 +178,138 @@ def inspect_sources(
     sources: Iterable[str], inventory: Inventory, *, client_config: Mapping[str, str] = _NO_CONFIG
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
     """Yield the JSON of every record and span behind ``sources``, and fill ``inventory``."""
+    inspection = _Inspection(inventory, client_config)
     paths, addresses = apart(sources)
-    samples = _Samples()
-    bodies = count()
     for address in addresses:
-        yield from _topic(address, client_config, inventory, samples, bodies)
+        yield from inspection.read_topic(address)
     passed_over: list[PassedOver] = []
     files = source_files(paths, None, passed_over=passed_over)
     inventory.passed_over = [file.reason for file in passed_over if not file.is_damaged]
     for damaged in (file for file in passed_over if file.is_damaged):
         inventory.add_bad(_damage(damaged.path, damaged.reason))
     for file in files:
-        inventory.add_source(str(file.path), file.side, file.layout.value)
-        if file.side is Side.NATIVE:
-            try:
-                samples.records.append(sample_records(file))
-                yield from ((Side.NATIVE, item) for item in _native(file, inventory, bodies))
-            except DamagedInputError as error:
-                inventory.add_bad(_damage(file.path, str(error)))
-        elif file.side is Side.OTLP:
-            samples.spans.append(sample_spans(file))
-            yield from ((Side.OTLP, item) for item in _otlp(file, inventory))
-    inventory.writers = samples.choose()
+        yield from ((file.side, item) for item in inspection.read_file(file))
+    inventory.writers = _choose_writers(inspection)
+
+
+def _choose_writers(inspection: _Inspection) -> dict[str, Any]:
+    """Return the writers that ``mqtrace reconcile`` would choose, ``None`` for an undetected one."""
+    try:
+        choice = choose_writers(inspection.spans, inspection.records)
+    except UsageError as error:
+        return {"profile": None, "native_writer": None, "evidence": [str(error)]}
+    names = {name: getattr(choice, name) if name in choice.reasons else None for name in ("profile", "native_writer")}
+    return {**names, "evidence": list(choice.reasons.values())}
 
 
 def _damage(path: AnyPath, reason: str) -> BadPiece:
     return BadPiece(path=str(path), line=None, reason=reason.removeprefix(f"{path}: "), text="")
 
 
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """The first spans and records of each source."""
-
-    spans: list[SpanSigns] = field(default_factory=list)
-    records: list[RecordSigns] = field(default_factory=list)
-
-    def take_topic(self, address: Address, side: Side, values: Sequence[bytes]) -> None:
-        """Add the first messages of a topic."""
-        if side is Side.NATIVE:
-            self.records.append(RecordSigns.of(address.text, values))
-        elif side is Side.OTLP:
-            self.spans.append(sample_span_topic(address, values))
-
-    def choose(self) -> dict[str, Any]:
-        """Return the writers that ``mqtrace reconcile`` would choose, ``None`` for an undetected one."""
-        try:
-            choice = choose_writers(self.spans, self.records)
-        except UsageError as error:
-            return {"profile": None, "native_writer": None, "evidence": [str(error)]}
-        names = {name: getattr(choice, name) if name in choice.reasons else None for name in _WRITERS}
-        return {**names, "evidence": list(choice.reasons.values())}
-
-
 def _write(item: dict[str, Any]) -> None:
     sys.stdout.buffer.write((json.dumps(item, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 
-# -- native ---------------------------------------------------------------------------------------------------------
-def _native(file: SourceFile, inventory: Inventory, bodies: Iterator[int]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON of a file's records; ``bodies`` numbers the bodies of all sources, as ``mqtrace decode`` does."""
-    tail = last_line(file) if file.layout is Layout.LANDING_JSONL else b""
-    is_torn = bool(tail.strip()) and torn_bytes(tail) > 0
-    with file.path.open("rb") as stream:
-        landed = read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))
-        for body, at in zip(landed, bodies, strict=False):
-            if is_torn and isinstance(body, BadBody) and body.field is None and not stream.peek(1):  # a run reads less
-                inventory.truncated_tail = True
-            elif isinstance(body, BadBody):
-                text = body.text[:_SAMPLE_CHARACTERS]
-                bad = BadPiece(path=str(file.path), line=body.row, field=body.field, reason=body.reason, text=text)
-                inventory.add_bad(bad)
+@dataclass(frozen=True, slots=True)
+class _Inspection:
+    """Reads sources into an inventory, and keeps what the first spans and records of each show of their writers.
+
+    ``bodies`` numbers the bodies of all sources, as ``mqtrace decode`` does.
+    """
+
+    inventory: Inventory
+    client_config: Mapping[str, str]
+    spans: list[SpanSigns] = field(default_factory=list)
+    records: list[RecordSigns] = field(default_factory=list)
+    bodies: Iterator[int] = field(default_factory=count)
+
+    def read_file(self, file: SourceFile) -> Iterator[dict[str, Any]]:
+        """Yield the JSON of a file's records or spans."""
+        self.inventory.add_source(str(file.path), file.side, file.layout.value)
+        if file.side is Side.NATIVE:
+            try:
+                self.records.append(sample_records(file))
+                yield from self._read_landing(file)
+            except DamagedInputError as error:
+                self.inventory.add_bad(_damage(file.path, str(error)))
+        elif file.side is Side.OTLP:
+            self.spans.append(sample_spans(file))
+            yield from self._read_spans(file)
+
+    def _read_landing(self, file: SourceFile) -> Iterator[dict[str, Any]]:
+        tail = last_line(file) if file.layout is Layout.LANDING_JSONL else b""
+        is_torn = bool(tail.strip()) and torn_bytes(tail) > 0
+        with file.path.open("rb") as stream:
+            landed = read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))
+            for body, at in zip(landed, self.bodies, strict=False):
+                if not isinstance(body, BadBody):
+                    yield from self._read_body({"path": str(file.path), "line": body.row}, at, body.body)
+                elif is_torn and body.field is None and not stream.peek(1):  # a run reads less
+                    self.inventory.truncated_tail = True
+                else:
+                    text = body.text[:_SAMPLE_CHARACTERS]
+                    bad = BadPiece(path=str(file.path), line=body.row, field=body.field, reason=body.reason, text=text)
+                    self.inventory.add_bad(bad)
+
+    def _read_body(self, place: _Position, at: int, body: bytes) -> Iterator[dict[str, Any]]:
+        for item in body_json(at, decode_body(body)):
+            if "error" in item:
+                self.inventory.add_bad(BadPiece(**place, record_index=item["record_index"], **item["error"]))
             else:
-                yield from _records({"path": str(file.path), "line": body.row}, at, body.body, inventory)
+                self.inventory.add_item([item["timestamp_ms"]], item["topic"], item["group_name"])
+                self.inventory.dialects[item["dialect"] or "unknown"] += 1
+                self.inventory.written_by.update(item["written_by"] or ["unknown"])
+            yield item
 
+    def _read_spans(self, file: SourceFile) -> Iterator[dict[str, Any]]:
+        indices = count()
+        for item in read_messages(file.path, file.layout, parse=parse_message):
+            if isinstance(item, Bad):
+                text = item.sample.decode("utf-8", errors="replace")[:_SAMPLE_CHARACTERS]
+                self.inventory.add_bad(BadPiece(path=str(file.path), line=item.ordinal, reason=item.reason, text=text))
+            elif not isinstance(item, Message):
+                self.inventory.truncated_tail = True
+            else:
+                yield from self._read_message({"path": str(file.path), "line": item.ordinal}, indices, item.content)
 
-def _records(place: _Place, at: int, body: bytes, inventory: Inventory) -> Iterator[dict[str, Any]]:
-    for item in body_json(at, decode_body(body)):
-        if "error" in item:
-            inventory.add_bad(BadPiece(**place, record_index=item["record_index"], **item["error"]))
-        else:
-            inventory.add_item([item["timestamp_ms"]], item["topic"], item["group_name"])
-            inventory.dialects[item["dialect"] or "unknown"] += 1
-            inventory.written_by.update(item["written_by"] or ["unknown"])
-        yield item
+    def _read_message(self, place: _Position, indices: Iterator[int], content: list[Any]) -> Iterator[dict[str, Any]]:
+        """Yield the JSON of a message's good spans; ``indices`` numbers the spans of its file or topic."""
+        for span, index in zip(spans_of(content), indices, strict=False):
+            if span["bad"] is not None:
+                name, reason, text = span["bad"]
+                self.inventory.add_bad(BadPiece(**place, field=name, reason=reason, text=text))
+                continue
+            times_ms = (span["start_ns"] // NS_PER_MS, span["end_ns"] // NS_PER_MS)
+            self.inventory.add_item(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
+            as_read = {name: span[name] for name in _AS_READ}
+            times = {name: str(span[name]) for name in ("start_ns", "end_ns")}
+            yield {**as_read, **times, **{name: _plain(span[name]) for name in _AFTER_TIMES}, "source_index": index}
 
-
-# -- OTLP -----------------------------------------------------------------------------------------------------------
-def _otlp(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
-    index = -1
-    for item in read_messages(file.path, file.layout, parse=parse_message):
-        if isinstance(item, Bad):
-            text = item.sample.decode("utf-8", errors="replace")[:_SAMPLE_CHARACTERS]
-            inventory.add_bad(BadPiece(path=str(file.path), line=item.ordinal, reason=item.reason, text=text))
-        elif not isinstance(item, Message):
-            inventory.truncated_tail = True
-        else:
-            for span in spans_of(item.content):
-                index += 1
-                yield from _span({"path": str(file.path), "line": item.ordinal}, index, span, inventory)
-
-
-def _span(place: _Place, index: int, span: dict[str, Any], inventory: Inventory) -> Iterator[dict[str, Any]]:
-    if span["bad"] is not None:
-        name, reason, text = span["bad"]
-        inventory.add_bad(BadPiece(**place, field=name, reason=reason, text=text))
-        return
-    times_ms = (span["start_ns"] // NS_PER_MS, span["end_ns"] // NS_PER_MS)
-    inventory.add_item(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
-    as_read = {name: span[name] for name in _AS_READ}
-    times = {name: str(span[name]) for name in ("start_ns", "end_ns")}
-    yield {**as_read, **times, **{name: _plain(span[name]) for name in _AFTER_TIMES}, "source_index": index}
+    def read_topic(self, address: Address) -> Iterator[tuple[Side, dict[str, Any]]]:
+        """Read a topic, partition by partition; the first recognisable message decides its side."""
+        ranges = [one for one in topic_ranges(address, self.client_config) if one.first < one.end]
+        messages = chain.from_iterable(messages_in(one, self.client_config) for one in ranges)
+        looked_at = list(islice(messages, _SAMPLED_MESSAGES))
+        values = [message["value"] for message in looked_at if message["value"]]
+        side = next(filter(None, map(_side_of, values)), Side.EMPTY)
+        self.inventory.add_source(address.text, side, "kafka")
+        if side is Side.NATIVE:
+            self.records.append(RecordSigns.of(address.text, values))
+        elif side is Side.OTLP:
+            self.spans.append(sample_span_topic(address, values))
+        indices = count()
+        for message in chain(looked_at, messages):
+            place: _Position = {"path": f"{message['topic']}-{message['partition']}@{message['offset']}", "line": None}
+            value = message["value"] or b""
+            content = parse_message(value) if side is Side.OTLP and value else None
+            if side is Side.NATIVE and value:
+                yield from ((side, item) for item in self._read_body(place, next(self.bodies), value))
+            elif content is not None:
+                yield from ((side, item) for item in self._read_message(place, indices, content))
+            else:
+                reason = "no value" if not value else NOT_TRACES if side is Side.OTLP else "neither side's"
+                text = value[:_SAMPLE_CHARACTERS].decode("utf-8", errors="replace")
+                self.inventory.add_bad(BadPiece(**place, reason=reason, text=text))
 
 
 def _attribute(span: dict[str, Any], name: str) -> str | None:
@@ -311,37 +331,7 @@ def _plain(value: Any) -> Any:
     return attribute_text(value) if needs_text else value
 
 
-# -- topics ---------------------------------------------------------------------------------------------------------
-def _topic(
-    address: Address, client_config: Mapping[str, str], inventory: Inventory, samples: _Samples, bodies: Iterator[int]
-) -> Iterator[tuple[Side, dict[str, Any]]]:
-    """Read a topic, partition by partition; the first recognisable message decides its side."""
-    ranges = [one for one in topic_ranges(address, client_config) if one.first < one.end]
-    messages = chain.from_iterable(messages_in(one, client_config) for one in ranges)
-    looked_at = list(islice(messages, _SAMPLED_MESSAGES))
-    side = next(filter(None, (_side_of(message["value"]) for message in looked_at)), Side.EMPTY)
-    inventory.add_source(address.text, side, "kafka")
-    samples.take_topic(address, side, [message["value"] for message in looked_at if message["value"]])
-    index = -1
-    for message in chain(looked_at, messages):
-        place: _Place = {"path": f"{message['topic']}-{message['partition']}@{message['offset']}", "line": None}
-        value = message["value"] or b""
-        content = parse_message(value) if side is Side.OTLP and value else None
-        if side is Side.NATIVE and value:
-            yield from ((side, item) for item in _records(place, next(bodies), value, inventory))
-        elif content is None:
-            reason = "no value" if not value else NOT_TRACES if side is Side.OTLP else "neither side's"
-            text = value[:_SAMPLE_CHARACTERS].decode("utf-8", errors="replace")
-            inventory.add_bad(BadPiece(**place, reason=reason, text=text))
-        else:
-            for span in spans_of(content):
-                index += 1
-                yield from ((side, item) for item in _span(place, index, span, inventory))
-
-
-def _side_of(value: bytes | None) -> Side | None:
-    if not value:
-        return None
+def _side_of(value: bytes) -> Side | None:
     if RECORD_START.match(value):
         return Side.NATIVE
     return Side.OTLP if parse_message(value) is not None else None
@@ -384,15 +374,12 @@ def _names(found: set[str]) -> str:
 
 
 def _bad(piece: BadPiece) -> str:
-    text = f": {piece.text!r}" if piece.text or piece.field else ""  # a field may be empty
-    reason = f"damaged, or {NOT_TRACES}" if piece.reason == NOT_TRACES else piece.reason
-    return f"{_place(piece)}: {reason}{text}"
-
-
-def _place(piece: BadPiece) -> str:
-    record = "" if piece.record_index is None else f" record {piece.record_index}"
     line = "" if piece.line is None else f":{piece.line}"
-    return f"{piece.path}{line}{record}{f' {piece.field}' if piece.field else ''}"
+    record = "" if piece.record_index is None else f" record {piece.record_index}"
+    name = f" {piece.field}" if piece.field else ""
+    reason = f"damaged, or {NOT_TRACES}" if piece.reason == NOT_TRACES else piece.reason
+    text = f": {piece.text!r}" if piece.text or piece.field else ""  # a field may be empty
+    return f"{piece.path}{line}{record}{name}: {reason}{text}"
 
 
 def _instant(time_ms: int | None) -> str:
