@@ -25,13 +25,14 @@ from bridge.addresses import (
     parse_instant_ms,
 )
 from bridge.commands import option, warn_of_orphans
+from bridge.page.wording import listed, plural, visible
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
 from spark_jobs.exchange.workers import started_early
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from bridge.storage import AnyPath
     from spark_jobs.jobs.options import ReconcileOptions
@@ -101,24 +102,8 @@ _NATIVE_HELP: Final = "Native trace: file, directory, glob or kafka://BOOTSTRAP/
 _OTLP_HELP: Final = (
     "OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; several may follow."
 )
-Native = Annotated[
-    list[str] | None,
-    option(
-        "Input",
-        f"Required. {_NATIVE_HELP}",
-        show_default=False,
-        metavar="SRC…",
-    ),
-]
-Otlp = Annotated[
-    list[str] | None,
-    option(
-        "Input",
-        f"Required. {_OTLP_HELP}",
-        show_default=False,
-        metavar="SRC…",
-    ),
-]
+Native = Annotated[list[str] | None, option("Input", f"Required. {_NATIVE_HELP}", show_default=False, metavar="SRC…")]
+Otlp = Annotated[list[str] | None, option("Input", f"Required. {_OTLP_HELP}", show_default=False, metavar="SRC…")]
 Out = Annotated[
     Path | None,
     option(
@@ -288,57 +273,41 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     if print_policy:
         return _print_policy(policy, profile, native_writer, grace_ms, complete=complete)
     native, otlp, into = _required(native, otlp, out)
-    _check_rhythm(stream=stream, every_ms=every_ms, complete=complete)
+    _check_rhythm(otlp, stream=stream, every_ms=every_ms, complete=complete)
     sources: Any = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
-    reading = partial(build_reading, msg_type_map, otlp_format, charset, client_config, (*native, *otlp))
     rules: Any = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer}
     window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
     settings = parse_settings(conf or ())
     where: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": settings}
     left: Any = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
-    given = sources | rules | window | where | left | {"strict": strict}
-    with _early_workers((*native, *otlp), where, stream=stream) as is_local:
-        options = _build_options(given, reading, is_local=is_local)
+    with _early_workers((*native, *otlp), where, stream=stream):
+        from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
+
+        reading = build_reading(msg_type_map, otlp_format, charset, client_config, (*native, *otlp))
+        options = ReconcileOptions(**sources, **rules, **window, **where, **left, strict=strict, reading=reading)
         _warn_of_newer(native_writer)
-        with _local(options, stream=stream) as local:
-            return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
+        return _run(options, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
 
 
 reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # the command line calls it first
 
 
 @contextmanager
-def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: bool) -> Iterator[bool]:
-    """Yield whether the run has the local engine; its processes then import their modules while this one does."""
+def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: bool) -> Iterator[None]:
+    """Choose the engine; the processes of the local one import their modules while this one does."""
     from spark_jobs.session import choose_engine  # noqa: PLC0415  (a list of commands does without)
 
     name, reason = choose_engine(**where, stream=stream)
     early = sources if name == "local" and find_spec("pyarrow") and find_spec("jinja2") else ()
     with started_early(early, "spark_jobs.jobs.batch"):
-        yield name == "local"
+        if name == "local":
+            from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
+
+            leave_pandas_out()
+        yield
     if reason is not None:
         place = "in this process" if name == "local" else "on Spark"
         typer.echo(f"mqtrace: judged {place} (--engine {name}): {reason}", err=True)
-
-
-def _build_options(given: Mapping[str, Any], reading: Callable[[], ReadOptions], *, is_local: bool) -> ReconcileOptions:
-    if is_local:
-        from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
-
-        leave_pandas_out()
-    from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
-
-    return ReconcileOptions(**given, reading=reading())
-
-
-@contextmanager
-def _local(options: ReconcileOptions, *, stream: bool) -> Iterator[ReconcileOptions]:
-    from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
-
-    if stream and any(parse_address(source).kind is Kind.JAEGER for source in options.otlp):
-        raise UsageError("--stream does not take jaeger://, which is read once: leave out --stream")
-    with local_sources(options.otlp) as files:
-        yield replace(options, otlp=files)
 
 
 def _required(
@@ -350,11 +319,13 @@ def _required(
     return native, otlp, as_path(out)
 
 
-def _check_rhythm(*, stream: bool, every_ms: int | None, complete: bool) -> None:
+def _check_rhythm(otlp: Iterable[str], *, stream: bool, every_ms: int | None, complete: bool) -> None:
     if every_ms is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
     if every_ms is not None and complete:
         raise UsageError("--every waits for more data, --complete rules it out: leave out one of them")
+    if stream and any(parse_address(source).kind is Kind.JAEGER for source in otlp):
+        raise UsageError("--stream does not take jaeger://, which is read once: leave out --stream")
 
 
 def _run(
@@ -363,6 +334,7 @@ def _run(
     """Reconcile, write the reports and print the result."""
     from bridge.page.markup import check_template  # noqa: PLC0415  (as below)
     from spark_jobs.report import files, html, samples  # noqa: PLC0415  (Jinja, of the optional extra)
+    from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
     from spark_jobs.terminal import print_summary, shown_progress  # noqa: PLC0415  (rich)
 
     warn_of_orphans(options.native)
@@ -386,7 +358,8 @@ def _run(
                 kept = [f"{keys:,} {name.replace('_', ' ')}" for name, keys in sorted(result.lifecycle.items()) if keys]
                 typer.echo(f"run {result.run}: {result.verdict}, {', '.join(kept) or 'nothing open'}")
 
-    with shown_progress() as progress:
+    with local_sources(options.otlp) as spans, shown_progress() as progress:
+        options = replace(options, otlp=spans)
         if stream:
             from spark_jobs.jobs import stream as streaming  # noqa: PLC0415  (Spark, of the optional extra)
 
@@ -433,8 +406,6 @@ def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:
 
 def _warn_of_unknown(files: Iterable[str], options: ReconcileOptions) -> None:
     """Name what was passed over, but for what runs write."""
-    from bridge.page.wording import visible  # noqa: PLC0415  (a list of commands does without)
-
     written = [place.resolve() for place in (options.out, options.history) if place is not None]
     unknown = [file for file in files if not any(map(as_path(file).is_relative_to, written))]
     if unknown:
@@ -444,8 +415,6 @@ def _warn_of_unknown(files: Iterable[str], options: ReconcileOptions) -> None:
 
 
 def _warn_of_undrawn(drawn: Graph) -> None:
-    from bridge.page.wording import listed, plural, visible  # noqa: PLC0415  (a list of commands does without)
-
     counts = {"malformed record": drawn.malformed, "cut-off tail": drawn.truncated_tails}
     lost = [plural(number, noun) for noun, number in counts.items() if number]
     if lost:
