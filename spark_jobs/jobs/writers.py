@@ -20,7 +20,7 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.guess import WriterGuesses
 from otel_mqtrace.wire.native.layout import DIALECTS, absent
-from spark_jobs.policy.profiles import AUTO, BY_DESIGN, CALL_WITHOUT_REGION, MIXED
+from spark_jobs.policy.profiles import AUTO, BY_DESIGN, CALL_WITHOUT_REGION, MIXED, parse_release
 from spark_jobs.sources.kafka import messages_in
 from spark_jobs.sources.native import first_bodies
 
@@ -166,12 +166,8 @@ class RecordSigns:
 _Release = tuple[int, ...]
 
 
-def _read_release(text: str) -> _Release:
-    return tuple(int(part) for part in text.split("."))
-
-
 _RELEASES: Final[dict[str, tuple[_Release, _Release]]] = {
-    name: (_read_release(name), _read_release(dialect.releases.replace("-", ", ").split(", ")[-1]))
+    name: (parse_release(name), parse_release(dialect.releases.replace("-", ", ").split(", ")[-1]))
     for name, dialect in DIALECTS.items()
 }
 """The first and the last release of each dialect."""
@@ -369,12 +365,11 @@ def name_native_writers(native: Inputs, how: ReadOptions) -> ReadOptions:
 
 def _choose_release(samples: Sequence[RecordSigns], where: str) -> tuple[str, str]:
     """Return RocketMQ with the release to judge by, and the signs of it."""
-    broker_ids = sum(one.broker_ids for one in samples)
-    without_region = sum(one.without_region for one in samples)
-    signs = [
-        *(["sends with offset ids of a RocketMQ broker"] if broker_ids else []),
-        *(["deliveries without a region"] if without_region else []),
-    ]
+    counts = {
+        "sends with offset ids of a RocketMQ broker": sum(one.broker_ids for one in samples),
+        "deliveries without a region": sum(one.without_region for one in samples),
+    }
+    signs = [sign for sign, count in counts.items() if count]
     releases = [release for one in samples if (release := one.release()) is not None]
     writer = f"rocketmq-{'.'.join(map(str, min(releases)))}" if releases else "rocketmq"
     return writer, f"{' and '.join(signs)} in {where}" if signs else "it goes with the Java agent's spans"

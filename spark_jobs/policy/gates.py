@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.wording import plural
+from spark_jobs.policy.profiles import LACKING
 from spark_jobs.report.result import Gate, Loss
 from spark_jobs.taxonomy import ExitCode, Outcome, Reason, Status, Verdict
 
@@ -26,7 +27,6 @@ ATTRIBUTED: Final = frozenset(
 )
 """Reasons that name a loss: what a side lacks because of them is lost, but not silently."""
 
-_ALONE_ON_THE_OTHER: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
 _OR_COMPLETE: Final = ", or give --complete if nothing more will arrive"
 _SIDE_NAMES: Final = {"native": "the native side", "otlp": "the OTLP side"}
 _ZERO_SEEN: Final = 3.0
@@ -39,7 +39,7 @@ _MS_PER_S: Final = 1_000
 def count_losses(tally: Tally) -> dict[str, Loss]:
     """Return what each side lacks; ``checked`` are the keys it should have had, settled."""
     found = {}
-    for side, status in _ALONE_ON_THE_OTHER.items():
+    for side, status in LACKING.items():
         unexplained = tally.one_sided[status.value, Reason.UNEXPLAINED.value]
         attributed = sum(tally.one_sided[status.value, reason] for reason in ATTRIBUTED)
         checked = tally.keys["both"] + unexplained + attributed

@@ -19,6 +19,7 @@ from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.judging.plan import Plan, SideRule
 from spark_jobs.policy.profiles import (
     AUTO,
+    LACKING,
     MIXED,
     NATIVE_CARRIES,
     PROFILES,
@@ -42,7 +43,7 @@ from spark_jobs.policy.settings import (
     write_toml,
 )
 from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS
-from spark_jobs.taxonomy import FieldVerdict, Kind, Status
+from spark_jobs.taxonomy import FieldVerdict, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from spark_jobs.policy.settings import Setting
 
 _Rule = TypeVar("_Rule", FieldRule, GateRule)
-_ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
 _MOST_BYTES: Final = 16 << 20
 _FIELDS: Final = {name: FieldRule(severity="fail" if name in CRITICAL_FIELDS else "warn") for name in COMPARED_FIELDS}
 
@@ -63,7 +63,7 @@ def _is_silent(rule: SilentRule, key: Alone) -> bool:
 
 
 def _declared(name: str, side: str, when: Callable[[Alone], bool]) -> ByDesign:
-    return ByDesign(rule=f"policy_says_{name}", status=_ALONE[side], when=when)
+    return ByDesign(rule=f"policy_says_{name}", status=LACKING[side], when=when)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

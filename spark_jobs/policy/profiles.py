@@ -25,6 +25,9 @@ MIXED: Final = "+"
 NEWEST_RELEASE: Final = DEFAULT_DIALECT
 """The newest RocketMQ whose records are known here."""
 
+LACKING: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
+"""The status of a key that a side lacks, by that side."""
+
 _ADDRESSED = frozenset({"topic", "group_name", "region_id", "start_ms"})
 _DESCRIBED = frozenset({"tags", "keys", "store_host", "msg_type"})
 
@@ -198,13 +201,18 @@ def parse_native_writer(text: str) -> tuple[str, tuple[int, ...]] | None:
     parts = version.split(".") if dash else []
     if not all(part.isdecimal() for part in parts):
         return None
-    return name, tuple(int(part) for part in parts)
+    return name, tuple(map(int, parts))
+
+
+def parse_release(text: str) -> tuple[int, ...]:
+    """Return a release for comparison with others: ``(5, 3, 1)`` of ``5.3.1``."""
+    return tuple(map(int, text.split(".")))
 
 
 def is_newer_than_known(native_writer: str) -> bool:
     """Return whether the release is after the newest known one, whose rules then apply."""
     _, version = parse_native_writer(native_writer) or ("", ())
-    return version > tuple(int(part) for part in NEWEST_RELEASE.split("."))
+    return version > parse_release(NEWEST_RELEASE)
 
 
 def by_design_rules(profile: str, native_writer: str) -> tuple[ByDesign, ...]:
