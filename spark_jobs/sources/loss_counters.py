@@ -6,6 +6,8 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spark_jobs.schemas import CountedDrop, LedgerRead
@@ -61,9 +63,8 @@ def increments(points: Iterable[Point]) -> Iterator[Increment]:
         if not math.isnan(point.value):
             found[point.series].add(point)
     read_at = _readings(found)
-    for key in sorted(found):
-        name, _, resource = key
-        yield from (each for each in _increments(key, found[key], read_at[name, resource]) if each.count > 0)
+    for (name, _, resource), points_of in sorted(found.items(), key=itemgetter(0)):
+        yield from (each for each in _increments(points_of, read_at[name, resource]) if each.count > 0)
 
 
 def _readings(found: Mapping[Series, set[Point]]) -> dict[tuple[object, object], list[int]]:
@@ -74,46 +75,43 @@ def _readings(found: Mapping[Series, set[Point]]) -> dict[tuple[object, object],
     return {counter: sorted(instants) for counter, instants in times.items()}
 
 
-def _increments(key: Series, points: set[Point], read_at: Sequence[int]) -> Iterator[Increment]:
-    timed = sorted((point for point in points if point.at_ms is not None), key=_time)
-    yield from _deltas(key, [point for point in timed if point.delta])
-    yield from _cumulative(key, [point for point in timed if not point.delta], read_at)
+def _increments(points: set[Point], read_at: Sequence[int]) -> Iterator[Increment]:
+    timed = sorted(
+        (point for point in points if point.at_ms is not None),
+        key=lambda point: (point.at_ms, point.start_ms or 0, point.value),
+    )
+    yield from _deltas([point for point in timed if point.delta])
+    yield from _cumulative([point for point in timed if not point.delta], read_at)
     if len(timed) < len(points):
-        largest = max(point.value for point in points if point.at_ms is None)
-        yield Increment(key, round(largest))
+        largest = max((point for point in points if point.at_ms is None), key=attrgetter("value"))
+        yield Increment(largest.series, round(largest.value))
 
 
-def _time(point: Point) -> tuple[int, int, float]:
-    return (point.at_ms or 0, point.start_ms or 0, point.value)
-
-
-def _deltas(key: Series, points: list[Point]) -> Iterator[Increment]:
+def _deltas(points: list[Point]) -> Iterator[Increment]:
     last_ms: int | None = None
     for point in points:
-        yield Increment(key, round(point.value), point.start_ms or last_ms, point.at_ms)
+        yield Increment(point.series, round(point.value), point.start_ms or last_ms, point.at_ms)
         last_ms = point.at_ms
 
 
-def _cumulative(key: Series, points: list[Point], read_at: Sequence[int]) -> Iterator[Increment]:
-    last: Point | None = None
-    for point in points:
-        if last is None:
-            yield _first(key, point, read_at)
-        elif _began_again(last, point):
-            yield Increment(key, round(point.value), point.start_ms or last.at_ms, point.at_ms)
+def _cumulative(points: list[Point], read_at: Sequence[int]) -> Iterator[Increment]:
+    for point in points[:1]:
+        yield _first(point, read_at)
+    for last, point in pairwise(points):
+        if _began_again(last, point):
+            yield Increment(point.series, round(point.value), point.start_ms or last.at_ms, point.at_ms)
         else:
-            yield Increment(key, round(point.value) - round(last.value), last.at_ms, point.at_ms)
-        last = point
+            yield Increment(point.series, round(point.value) - round(last.value), last.at_ms, point.at_ms)
 
 
-def _first(key: Series, point: Point, read_at: Sequence[int]) -> Increment:
+def _first(point: Point, read_at: Sequence[int]) -> Increment:
     """Return what a series had counted when it was first read: since its counter was read without it, else ever."""
     at_ms, count = point.at_ms or 0, round(point.value)
     absent_ms = max((read_ms for read_ms in read_at if read_ms < at_ms), default=None)
     if absent_ms is not None:
-        return Increment(key, count, max(absent_ms, point.start_ms or 0), at_ms)
+        return Increment(point.series, count, max(absent_ms, point.start_ms or 0), at_ms)
     end_ms = None if point.start_ms is None else at_ms
-    return Increment(key, count, point.start_ms, end_ms, before=read_at[-1] > at_ms)
+    return Increment(point.series, count, point.start_ms, end_ms, before=read_at[-1] > at_ms)
 
 
 def _began_again(last: Point, point: Point) -> bool:
@@ -180,14 +178,13 @@ def drops_of(found: Iterable[Increment]) -> LedgerRead:
     of_collectors: defaultdict[tuple[object, ...], list[tuple[int, CountedDrop]]] = defaultdict(list)
     for increment in found:
         _, labels, resource = increment.series
-        attributes = {_underscored(key): value for key, value in labels}
-        counter = _loss_counter(increment.series, attributes)
+        counter = _loss_counter(increment.series)
         if counter is None:
             continue
         if any(value.startswith(_OWN) for _, value in labels):
             own += 1
             continue
-        drop = _drop(counter, increment, attributes, {_underscored(key): value for key, value in resource})
+        drop = _drop(counter, increment)
         if counter.depth is None:
             drops.append(drop)
         else:
@@ -199,14 +196,20 @@ def drops_of(found: Iterable[Increment]) -> LedgerRead:
 
 def count_unusable(points: Iterable[Point]) -> int:
     """Return how many readings of loss counters are not counts."""
-    odd = [point.series for point in points if math.isnan(point.value)]
-    return sum(_loss_counter(each, {_underscored(key): value for key, value in each[1]}) is not None for each in odd)
+    return sum(math.isnan(point.value) and _loss_counter(point.series) is not None for point in points)
 
 
-def _loss_counter(key: Series, labels: Mapping[str, str]) -> LossCounter | None:
+def _loss_counter(key: Series) -> LossCounter | None:
     """Return what counts the losses of a series; ``None`` if it counts anything else."""
-    counter = _BY_NAME.get(_canonical(key[0]))
-    return counter if counter is not None and _is_loss(counter, labels) else None
+    plain = key[0].replace(".", "_")
+    untotalled = plain.removesuffix("_total").rstrip("_")
+    names = (plain, untotalled, _UNIT.sub("", untotalled))
+    counter = next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
+    if counter is None or counter.label is None:
+        return counter
+    value = _underscored(key[1]).get(counter.label)
+    is_loss = bool(value) if counter.value is None else value == counter.value
+    return counter if is_loss else None
 
 
 def _once(answered: Iterable[tuple[int, CountedDrop]]) -> list[CountedDrop]:
@@ -226,33 +229,20 @@ def _once(answered: Iterable[tuple[int, CountedDrop]]) -> list[CountedDrop]:
     return drops
 
 
-def _canonical(name: str) -> str:
-    plain = _underscored(name)
-    untotalled = plain.removesuffix("_total").rstrip("_")
-    return next((name for name in (plain, untotalled, _UNIT.sub("", untotalled)) if name in _BY_NAME), plain)
+def _underscored(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {name.replace(".", "_"): value for name, value in pairs}
 
 
-def _underscored(name: str) -> str:
-    return name.replace(".", "_")
+def _drop(counter: LossCounter, increment: Increment) -> CountedDrop:
+    labels, resource = map(_underscored, increment.series[1:])
 
-
-def _is_loss(counter: LossCounter, labels: Mapping[str, str]) -> bool:
-    if counter.label is None:
-        return True
-    value = labels.get(counter.label)
-    return bool(value) if counter.value is None else value == counter.value
-
-
-def _drop(
-    counter: LossCounter, increment: Increment, labels: Mapping[str, str], resource: Mapping[str, str]
-) -> CountedDrop:
     def either(name: str) -> str | None:
         return resource.get(name) or labels.get(name) or None
 
     timed = increment.start_ms is not None and increment.end_ms is not None and increment.end_ms > increment.start_ms
     return CountedDrop(
         side="otlp",
-        component=next((labels[name] for name in counter.component if labels.get(name)), counter.component[-1]),
+        component=next(filter(None, map(labels.get, counter.component)), counter.component[-1]),
         cause=counter.cause or labels["error_type"],
         count=increment.count,
         service=either("service_name") if counter.names_service else None,
