@@ -68,7 +68,11 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
         for batch in batches:
             read.exploded += pc.sum(batch.column("extra")).as_py() or 0
             rows = batch.select(NORMALISED.names)
-            _add(read, rows)
+            columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
+            read.by_place += int(identified_by_offset(columns).sum())
+            times = (columns[name] for name in ("start_ms", "end_ms"))
+            latest = (pc.max(where(pc.invert(greater(some, LAST_MS)), some)).as_py() for some in times)
+            read.last_event_ms = greatest([read.last_event_ms, *latest])
             file.write(rows)
     read.files = (path,) if file.has_rows else ()
     read.survey = file.survey
@@ -136,13 +140,6 @@ class EventFile:
             self._write_group(held)
             self.has_rows = True
         self._held, self._rows, self._bytes = [], 0, 0
-
-
-def _add(read: EventSide, rows: pa.RecordBatch) -> None:
-    columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
-    read.by_place += int(identified_by_offset(columns).sum())
-    known = (where(pc.invert(greater(columns[name], LAST_MS)), columns[name]) for name in ("start_ms", "end_ms"))
-    read.last_event_ms = greatest([read.last_event_ms, *(pc.max(times).as_py() for times in known)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,8 +281,8 @@ def read_side(
     remove_tree(directory)
     make_directory(directory)
     done, left = _read_connected(engine, how, inputs.topics.values())
-    splits = [_Task(number, splits=task) for number, task in enumerate(planned.tasks)]
-    messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
+    splits = [(f"files-{number:05d}", task) for number, task in enumerate(planned.tasks)]
+    messages = [(f"topics-{number:05d}", one) for number, one in enumerate(chunks(left))]
     done += engine.map(partial(_run_task, how), [*splits, *messages])
     read, ranges = sum_of(EventSide, done), tuple(chain.from_iterable(inputs.topics.values()))
     return replace(
@@ -309,15 +306,6 @@ class _Reading:
     options: ReadOptions
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What one task reads: splits of files, or else a range of a topic."""
-
-    number: int
-    splits: Sequence[Split] = ()
-    range: PartitionRange | None = None
-
-
 def _read_connected(
     engine: Engine, how: _Reading, topics: Iterable[Sequence[PartitionRange]]
 ) -> tuple[list[EventSide], list[PartitionRange]]:
@@ -338,27 +326,40 @@ def _read_connected(
 
 
 # -- in a task ------------------------------------------------------------------------------------------------------
-def _run_task(how: _Reading, task: _Task) -> EventSide:
-    if task.range is not None:
-        path = f"{how.directory}/topics-{task.number:05d}.parquet"
-        return _run_messages(how, path, message_batches(task.range, how.options.client_config))
-    counts, path = InputCounts(), f"{how.directory}/files-{task.number:05d}.parquet"
-    batches = body_batches(task.splits) if how.side is Side.NATIVE else split_batches(task.splits, counts)
-    return _write(how, path, batches, EventSide(), counts)
+def _run_task(how: _Reading, task: tuple[str, Sequence[Split] | PartitionRange]) -> EventSide:
+    """Read splits of files, or a range of a topic; the task also names the file of its events."""
+    name, given = task
+    if isinstance(given, PartitionRange):
+        return _run_messages(how, name, message_batches(given, how.options.client_config))
+    counts = InputCounts()
+    batches = body_batches(given) if how.side is Side.NATIVE else split_batches(given, counts)
+    return _write(how, name, batches, EventSide(), counts)
 
 
-def _run_messages(how: _Reading, path: str, messages: Iterable[pa.RecordBatch]) -> EventSide:
+def _run_messages(how: _Reading, name: str, messages: Iterable[pa.RecordBatch]) -> EventSide:
     read, counts = EventSide(), InputCounts()
     counted = _counted(messages, read)
     batches = message_bodies(counted) if how.side is Side.NATIVE else span_batches(map(_placed, counted), counts)
-    return _write(how, path, batches, read, counts)
+    return _write(how, name, batches, read, counts)
 
 
 def _write(
-    how: _Reading, path: str, batches: Iterable[pa.RecordBatch], read: EventSide, counts: InputCounts
+    how: _Reading, name: str, batches: Iterable[pa.RecordBatch], read: EventSide, counts: InputCounts
 ) -> EventSide:
-    """Write bodies or spans as events to ``path``; ``counts`` is complete once they are read."""
-    write_events(path, _events(how, batches, read, counts), read)
+    """Write bodies or spans as events; ``counts`` is complete once they are read."""
+    options = how.options
+    if how.side is Side.OTLP:
+        events = event_batches(batches, trace_topics=options.trace_topics)
+    else:
+        events = native_batches(
+            _with_topics(batches, read),
+            counts,
+            writer=options.native_writer,
+            writers=options.native_writers,
+            msg_type_map=options.msg_type_map,
+            charset=options.charset,
+        )
+    write_events(f"{how.directory}/{name}.parquet", events, read)
     read.records_read, read.truncated_tails = counts.expected, counts.tails
     return read
 
@@ -369,8 +370,7 @@ def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch
     if first is None:
         return EventSide()
     partition, offset = (first.column(name)[0].as_py() for name in ("partition", "offset"))
-    path = f"{how.directory}/connector-{number:03d}-{partition:05d}-{offset:020d}.parquet"
-    return _run_messages(how, path, chain([first], messages))
+    return _run_messages(how, f"connector-{number:03d}-{partition:05d}-{offset:020d}", chain([first], messages))
 
 
 def _counted(messages: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
@@ -383,24 +383,8 @@ def _placed(messages: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([message_places(messages), messages.column("value")], names=["path", "value"])
 
 
-def _events(
-    how: _Reading, batches: Iterable[pa.RecordBatch], read: EventSide, counts: InputCounts
-) -> Iterator[pa.RecordBatch]:
-    """Return bodies or spans as batches of ``READ_EVENT``; the topics that bodies were landed from are remembered."""
-    options = how.options
-    if how.side is Side.OTLP:
-        return event_batches(batches, trace_topics=options.trace_topics)
-    return native_batches(
-        _with_topics(batches, read),
-        counts,
-        writer=options.native_writer,
-        writers=options.native_writers,
-        msg_type_map=options.msg_type_map,
-        charset=options.charset,
-    )
-
-
 def _with_topics(bodies: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
+    """Yield the bodies; add the topics that they were landed from to ``read``."""
     for batch in bodies:
         topics: list[Any] = pc.unique(batch.column("source")).drop_null().to_pylist()
         read.trace_topics = tuple(sorted({*read.trace_topics, *topics}))
