@@ -1,4 +1,4 @@
-"""Give spans the message id that other events know: those with the same Kafka position, or those that they point at.
+"""Give spans the message id of other events: those with the same Kafka position, or those that they point at.
 
 Semantic conventions let a consumer point at the send of its message by a link or by its parent, in the same trace or
 in another. Positions and pointers are both followed by an exchange on places: no trace is ever put together.
@@ -38,8 +38,8 @@ CLAIM: Final = pa.schema({"at": _TEXT, "msg_id": _TEXT, "is_send": pa.bool_()})
 """The id that the event at a place has, or (``is_send`` is false) that a delivery has for the send at a place."""
 
 _Task = tuple[int, str]  # number and path
-_Sort = Callable[[_Task], Iterator[tuple[pa.Table, pa.Table, pa.Table]]]
-"""Yields of a file the rows that stay as they are, those that wait (``WAITING``), and ``CLAIM``."""
+_Sort = Callable[[_Task], Iterator[pa.Table]]
+"""Yields of a file the rows that stay as they are (``NORMALISED``), those that wait (``WAITING``), and ``CLAIM``."""
 _Resolve = Callable[[pa.Table, pa.Table], "Column"]
 """Returns the ids of waiting rows by the claims of their places."""
 
@@ -47,9 +47,10 @@ _Resolve = Callable[[pa.Table, pa.Table], "Column"]
 def _pack(sort: _Sort, directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, bytes]]:
     """Yield the claims of a file and its rows that wait; write all others."""
     with open_events(f"{directory}/kept-{task[0]:05d}.parquet") as file:
-        for kept, waiting, claims in sort(task):
-            _write(file, kept)
-            for rows in (waiting, claims):
+        for rows in sort(task):
+            if rows.column_names == NORMALISED.names:
+                _write(file, rows)
+            else:
                 yield from pack_by(rows, "at", buckets)
 
 
@@ -140,19 +141,18 @@ def _is_by_place(columns: Mapping[str, Column]) -> Mask:
     return found
 
 
-def _sort_by_position(task: _Task) -> Iterator[tuple[pa.Table, pa.Table, pa.Table]]:
+def _sort_by_position(task: _Task) -> Iterator[pa.Table]:
     """Sort a file with spans; one with the number -1 is there for its sends only."""
-    nothing = NORMALISED.empty_table(), WAITING.empty_table(), CLAIM.empty_table()
     if task[0] < 0:
-        yield from ((*nothing[:2], claims_in(columns)) for columns in _columns_of(task[1], _IDS))
+        yield from map(claims_in, _columns_of(task[1], _IDS))
         return
     for columns in _columns_of(task[1]):
         is_waiting = _is_by_place(columns)
         # an event of an earlier run has no ``bad``
-        table = pa.concat_tables([nothing[0], pa.table(columns)], promote_options="default")
+        table = pa.concat_tables([NORMALISED.empty_table(), pa.table(columns)], promote_options="default")
         rows = np.flatnonzero(is_waiting)
-        waiting = _take(table, rows, columns["msg_id"].take(as_rows(rows)))
-        yield table.filter(as_rows(~is_waiting)), waiting, nothing[2]
+        yield table.filter(as_rows(~is_waiting))
+        yield _take(table, rows, columns["msg_id"].take(as_rows(rows)))
 
 
 # -- by a span: a send and the deliveries that point at it -----------------------------------------------------------
@@ -204,7 +204,7 @@ def _placed(path: str) -> Iterator[pa.Table]:
         yield pa.table({**columns, "msg_id": msg_ids}).cast(NORMALISED)
 
 
-def _sort_by_pointer(task: _Task) -> Iterator[tuple[pa.Table, pa.Table, pa.Table]]:
+def _sort_by_pointer(task: _Task) -> Iterator[pa.Table]:
     for table in _placed(task[1]):
         columns = {name: table[name].combine_chunks() for name in table.column_names}
         rows, at = _find_pointers(columns, np.flatnonzero(_is_in_scope(columns, Kind.CONSUME)))
@@ -215,12 +215,12 @@ def _sort_by_pointer(task: _Task) -> Iterator[tuple[pa.Table, pa.Table, pa.Table
         is_placed, is_named = is_known(at), is_known(columns["msg_id"])[rows]
         claiming, waits = np.flatnonzero(is_placed & is_named), np.flatnonzero(is_placed & ~is_named)
         msg_ids = columns["msg_id"].take(as_rows(rows[claiming]))
-        claims = pa.table([at.take(as_rows(claiming)), msg_ids, pa.array(is_send[rows[claiming]])], schema=CLAIM)
-        kept = np.ones(len(table), bool)
-        kept[rows[~is_named]] = False
+        kept = ~mark(len(table), rows[~is_named])
         # A delivery that points at several spans becomes several rows, those without a whole place among them.
         stays = np.concatenate([np.flatnonzero(kept), rows[~is_placed & ~is_named]])
-        yield table.take(as_rows(stays)), _take(table, rows[waits], at.take(as_rows(waits))), claims
+        yield table.take(as_rows(stays))
+        yield _take(table, rows[waits], at.take(as_rows(waits)))
+        yield pa.table([at.take(as_rows(claiming)), msg_ids, pa.array(is_send[rows[claiming]])], schema=CLAIM)
 
 
 def _find_pointers(columns: Mapping[str, Column], rows: Ints) -> tuple[Ints, Column]:
