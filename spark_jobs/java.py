@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -90,29 +91,23 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
         elif probed.major < MINIMUM_JAVA:
             refused.append(f"{source}: {java} is Java {probed.major}")
         else:
-            return JavaHome(_home(java, probed, cache_dir or _default_cache(env)), probed.major, source)
+            return JavaHome(_wrap(java, probed, cache_dir or _default_cache(env)), probed.major, source)
     seen = f" ({'; '.join(refused)})" if refused else ""
     raise PeerError(
         f"no Java {MINIMUM_JAVA} or later for Spark{seen}: set JAVA_HOME to one, or pip install 'otel-mqtrace[jre]'",
     )
 
 
-_PROBED: Final[dict[Path, _Probed]] = {}
-"""The Javas that have run in this process: to start one takes half a second."""
-
-
+@cache  # to start one takes half a second
 def _probe(java: Path) -> _Probed | None:
     """Return the facts of a Java, started with Spark's module, else without it; ``None`` if it does not run."""
-    if java in _PROBED:
-        return _PROBED[java]
     for flags, has_spark_module in (((SPARK_MODULE_FLAG,), True), ((), False)):
         settings = _settings(java, (*flags, OPENED_PACKAGE_FLAG))
         version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", settings)
         home = re.search(r"java\.home = (.+)", settings)
         if version and home:
             unwanted = (SPARK_MODULE_FLAG, *((OPENED_PACKAGE_FLAG,) if _GONE in settings else ()))
-            _PROBED[java] = _Probed(Path(home[1].strip()), int(version[1]), has_spark_module, unwanted)
-            return _PROBED[java]
+            return _Probed(Path(home[1].strip()), int(version[1]), has_spark_module, unwanted)
     return None
 
 
@@ -120,12 +115,7 @@ def _settings(java: Path, flags: tuple[str, ...]) -> str:
     command = [str(java), *flags, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            check=False,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_PROBE_SECONDS,
+            command, capture_output=True, check=False, encoding="utf-8", errors="replace", timeout=_PROBE_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired):  # reported as a Java that does not run
         return ""
@@ -137,19 +127,10 @@ def _default_cache(env: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "otel-mqtrace"
 
 
-def _home(java: Path, probed: _Probed, cache_dir: Path) -> Path:
-    try:
-        return _wrapped(java, probed.unwanted_flags, cache_dir)
-    except PeerError:
-        if probed.has_spark_module:  # it starts without the script, with a warning
-            return probed.home
-        raise
-
-
-def _wrapped(java: Path, unwanted_flags: tuple[str, ...], cache_dir: Path) -> Path:
-    """Return a Java home whose ``bin/java`` drops these flags, made once for each Java."""
+def _wrap(java: Path, probed: _Probed, cache_dir: Path) -> Path:
+    """Return a Java home whose ``bin/java`` drops the unwanted flags, made once for each Java."""
     home = cache_dir / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}"
-    script = _WRAPPER.format(flags=" | ".join(unwanted_flags), java=shlex.quote(str(java)))
+    script = _WRAPPER.format(flags=" | ".join(probed.unwanted_flags), java=shlex.quote(str(java)))
     target = home / "bin" / "java"
     try:
         if not (target.is_file() and target.read_text(encoding="utf-8") == script):
@@ -158,6 +139,8 @@ def _wrapped(java: Path, unwanted_flags: tuple[str, ...], cache_dir: Path) -> Pa
                 Path(unready).write_text(script, encoding="utf-8")
                 Path(unready).chmod(0o755)
     except OSError as error:
+        if probed.has_spark_module:  # it starts without the script, with a warning
+            return probed.home
         raise PeerError(
             f"cannot write the Java start script {target} ({error.strerror}): set XDG_CACHE_HOME to a writable folder",
         ) from error

@@ -424,12 +424,10 @@ def cores(spark: SparkSession) -> int:
 
 def versions(spark: SparkSession) -> dict[str, str]:
     """Return the versions of Spark and of its Java."""
-    return {"spark": spark.version, "java": _java_version(spark)}
-
-
-def _java_version(spark: SparkSession) -> str:
-    if not is_connect(spark):
-        jvm = spark.sparkContext._jvm  # noqa: SLF001  (no public way, and no job for it)
-        return str(jvm.java.lang.System.getProperty("java.version"))  # type: ignore[union-attr]
-    frame = spark.range(1).selectExpr("java_method('java.lang.System', 'getProperty', 'java.version') as version")
-    return str(frame.collect()[0]["version"])
+    if is_connect(spark):
+        frame = spark.range(1).selectExpr("java_method('java.lang.System', 'getProperty', 'java.version')")
+        java = frame.collect()[0][0]
+    else:
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  (no public way, and no job for it)
+        java = jvm.java.lang.System.getProperty("java.version")
+    return {"spark": spark.version, "java": str(java)}

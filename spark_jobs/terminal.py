@@ -135,7 +135,7 @@ def shown_progress(
     """
     screen = console or Console(stderr=True)
     if not screen.is_terminal:
-        yield _silent
+        yield lambda _stage: None
         return
     with progress_bar("starting", console=screen) as show:
         over = threading.Event()
@@ -148,10 +148,6 @@ def shown_progress(
         finally:
             over.set()
             follower.join()
-
-
-def _silent(_stage: str) -> None:
-    """Show no progress."""
 
 
 def _follow(show: Callable[..., None], over: threading.Event, tasks: Callable[[], Tasks | None]) -> None:

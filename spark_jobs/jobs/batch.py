@@ -47,7 +47,14 @@ from spark_jobs.jobs.judge_tasks import (
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress, no_report
 from spark_jobs.jobs.reading import read_sides
-from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
+from spark_jobs.jobs.summarise import (
+    JudgedRun,
+    find_malformed,
+    first_malformed,
+    read_samples,
+    read_timelines,
+    summarise,
+)
 from spark_jobs.jobs.workspace import open_engine, open_workspace, record_engine, replace_outcome
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
@@ -192,15 +199,14 @@ def _write_reasons(plan: BucketPlan, parts: Sequence[tuple[str, pa.Table]]) -> C
 
 
 def _write_again(plan: BucketPlan, closed: pa.Table | None, path: str, reasons: pa.Table) -> pa.Table:
-    name = f"{_EXPLAINED}{as_path(path).name}"
     verdicts = open_parquet(path).read(use_threads=False).combine_chunks()
-    found = {name: reasons[name] for name in ("reason", "reason_detail")}
     # The kernel took these keys for open ones; their age is found again.
     runs = [pc.struct_field(verdicts[side], "first_seen_run") for side in ("native", "otlp")]
-    found["first_seen_run"] = pc.min_element_wise(*runs).combine_chunks()
-    for column_name, column in found.items():
-        verdicts = verdicts.set_column(verdicts.column_names.index(column_name), column_name, column)
+    found = reasons.append_column("first_seen_run", pc.min_element_wise(*runs).combine_chunks())
+    for column in found.column_names:
+        verdicts = verdicts.set_column(verdicts.column_names.index(column), column, found[column])
     verdicts = assign_lifecycle(verdicts, plan.runs, closed)
+    name = f"{_EXPLAINED}{as_path(path).name}"
     with committed(str(as_path(plan.settled) / name)) as unready:
         parquet.write_table(verdicts, unready, compression="zstd", write_statistics=False)
     candidates = as_path(path).with_name(f"{CANDIDATES}{as_path(path).name}")
@@ -381,4 +387,4 @@ def _read_details(
 ) -> _Details:
     if isinstance(task, str):
         return _Details(malformed=find_malformed(task))
-    return _Details(add_up(read_verdict_legs(task), owners, judged), find_messages(task, msg_ids))
+    return _Details(add_up(read_verdict_legs(task), owners, judged), read_timelines(task, msg_ids))

@@ -108,7 +108,7 @@ def _first_known(sample: Sample, field: str) -> int:
 
 
 # -- the message behind a sample --------------------------------------------------------------------------------------
-def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tuple[Sample, ...]]:
+def read_timelines(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tuple[Sample, ...]]:
     """Return the first ``MOST_EVENTS`` events, in order, of each of ``msg_ids`` in files of ``VERDICT``.
 
     ``paths`` are the files of a bucket: all verdicts of a message are in them.
@@ -222,7 +222,10 @@ def summarise(
         grace_ms=policy.grace_ms,
         writers=Writers(profile=profile, native_writer=native_writer, evidence=policy.writer_evidence),
         inputs=inputs,
-        **_count_events(counts),
+        status=dict(counts.status),
+        status_by_kind={kind: dict(found) for kind, found in counts.status_by_kind.items()},
+        findings=_findings(counts),
+        ageing={word: dict(ages) for word, ages in counts.ageing.items()},
         reason=dict(counts.reason),
         reason_detail=dict(counts.reason_detail),
         fields=_fields(run, counts),
@@ -262,16 +265,11 @@ def _fields(run: JudgedRun, counts: Tally) -> tuple[Field, ...]:
     )
 
 
-def _count_events(counts: Tally) -> dict[str, Any]:
-    findings: dict[Finding, dict[str, int]] = {}
+def _findings(counts: Tally) -> dict[Finding, dict[str, int]]:
+    found: dict[Finding, dict[str, int]] = {}
     for (status, reason, kind), keys in counts.strata.items():
-        findings.setdefault((status, reason), {})[kind] = keys
-    return {
-        "status": dict(counts.status),
-        "status_by_kind": {kind: dict(found) for kind, found in counts.status_by_kind.items()},
-        "findings": findings,
-        "ageing": {word: dict(ages) for word, ages in counts.ageing.items()},
-    }
+        found.setdefault((status, reason), {})[kind] = keys
+    return found
 
 
 # -- the balance: every record that was read is counted once, on each side and across both -----------------------------

@@ -155,7 +155,7 @@ def merge_buckets(buckets: Iterable[TimeBucket]) -> list[Bar]:
     return bars
 
 
-def count_losses(bars: Sequence[Bar], counted: Iterable[tuple[int, str, int]]) -> dict[int, int]:
+def assign_losses(bars: Sequence[Bar], counted: Iterable[tuple[int, str, int]]) -> dict[int, int]:
     """Return the losses in ``counted`` (``Ledger.over_time``) by the index of the bar they fall into."""
     starts = [bar.start_ms for bar in bars]
     losses: Counter[int] = Counter()
@@ -167,7 +167,7 @@ def count_losses(bars: Sequence[Bar], counted: Iterable[tuple[int, str, int]]) -
 
 
 def timeline(bars: Sequence[Bar], losses: Mapping[int, int]) -> Markup:
-    """Return both panels over one time axis; ``losses`` (``count_losses``) are drawn over the problems."""
+    """Return both panels over one time axis; ``losses`` (``assign_losses``) are drawn over the problems."""
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1)
     marks = [mark for panel in _PANELS for mark in _panel(panel, bars, step)]
     marks += _time_axis(bars, step)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from bridge.page.markup import SIDE_COLOUR, content_policy, style_sheet
 from spark_jobs.report.charts import (
     CURVE_STYLES,
-    count_losses,
+    assign_losses,
     curves,
     dash,
     merge_buckets,
@@ -145,7 +145,7 @@ def _sections(result: Result, shown: ShownSamples) -> list[tuple[str, str, Marku
 
 def _timeline(result: Result, _shown: ShownSamples) -> dict[str, Any]:
     bars = merge_buckets(result.timeline)
-    losses = count_losses(bars, result.ledger.over_time if result.ledger else ())
+    losses = assign_losses(bars, result.ledger.over_time if result.ledger else ())
     return {
         "timeline": timeline(bars, losses),
         "bars": bars,

@@ -186,7 +186,7 @@ def _rows(sample: Sample) -> Iterator[_FieldRow]:
 
 def _marked(left: str | None, right: str | None) -> tuple[Markup, Markup]:
     if left is None or right is None:
-        return tuple(_mark(text or ABSENT, 0, 0) for text in (left, right))  # type: ignore[return-value]
+        return _mark(left or ABSENT, 0, 0), _mark(right or ABSENT, 0, 0)
     shortest = min(len(left), len(right))
     start = next((at for at in range(shortest) if left[at] != right[at]), shortest)
     room = shortest - start

@@ -76,4 +76,4 @@ def value_text(name: str, value: Any) -> str | None:
     return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-_STAMPS = frozenset({"start_ms", "end_ms", "arrival_ms", "event_ms", "store_time_ms"})
+_STAMPS = frozenset({"start_ms", "end_ms", "arrival_ms", "event_ms"})

@@ -46,13 +46,17 @@ _BLANKS: Final = b" \t\r\n"  # of JSON, which are fewer than those of Python
 
 def split_batches(splits: Iterable[Split], counts: InputCounts) -> Iterator[pa.RecordBatch]:
     """Yield the spans in ``splits`` as batches of ``SPAN``; what was read is added to ``counts``."""
-    read = (
-        block_batches(chain.from_iterable(map(read_lines, some)), read_json_block, line_items, counts)
-        if layout is Layout.JSON_LINES
-        else item_batches(chain.from_iterable(map(_items, some)), counts, _ITEMS_OF.get(layout, _message_items))
-        for layout, some in groupby(splits, key=lambda split: split.layout)
-    )
-    yield from grouped(chain.from_iterable(read))
+    yield from grouped(_read_splits(splits, counts))
+
+
+def _read_splits(splits: Iterable[Split], counts: InputCounts) -> Iterator[pa.RecordBatch]:
+    for layout, some in groupby(splits, key=lambda split: split.layout):
+        if layout is Layout.JSON_LINES:
+            yield from block_batches(chain.from_iterable(map(read_lines, some)), read_json_block, line_items, counts)
+        else:  # in lines, an odd message may be several, glued together
+            is_lines = layout is Layout.JSON_LINES_ZSTD
+            items_of = partial(line_items, parse=parse_message) if is_lines else _message_items
+            yield from item_batches(chain.from_iterable(map(_items, some)), counts, items_of)
 
 
 def message_batches(messages: Iterable[pa.RecordBatch], counts: InputCounts) -> Iterator[pa.RecordBatch]:
@@ -139,10 +143,6 @@ def _read_protobuf_block(block: list[Line]) -> SpanColumns | None:
     from spark_jobs.sources.otlp_protobuf import read_protobuf  # noqa: PLC0415  (JSON needs no protobuf)
 
     return read_protobuf([line.text for line in block])
-
-
-_ITEMS_OF: Final = {Layout.JSON_LINES_ZSTD: partial(line_items, parse=parse_message)}
-"""Layout → how to read an odd message where it may be several, glued together."""
 
 
 def _rows(path: str, line: int | None, item: Item, counts: InputCounts) -> Iterator[dict[str, Any]]:

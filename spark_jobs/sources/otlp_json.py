@@ -59,7 +59,8 @@ def read_json(lines: list[bytes]) -> SpanColumns | None:
     The columns have as many span ids as the text, so the parser has lost no span.
     """
     block = b"\n".join(lines)
-    if not _is_plain(lines, block):
+    are_objects = all(line.startswith(b"{") and line.endswith(b"}") for line in lines)
+    if not are_objects or not is_utf8(block) or _has(block, b"null", _NULL):
         return None
     try:
         resources = _read(block)
@@ -69,12 +70,6 @@ def read_json(lines: list[bytes]) -> SpanColumns | None:
     except (_DeclinedError, pa.ArrowInvalid):
         return None
     return columns if ids == count_written_ids(block) else None
-
-
-def _is_plain(lines: list[bytes], block: bytes) -> bool:
-    if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
-        return False
-    return is_utf8(block) and not _has(block, b"null", _NULL)
 
 
 def _has(block: bytes, word: bytes, form: re.Pattern[bytes]) -> bool:
@@ -247,11 +242,7 @@ def _scalar(name: str, values: Column) -> Column:
         return values
     if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
         return values.cast(pa.string())
-    return each(values, partial(_scalar_text, name), pa.string())
-
-
-def _scalar_text(name: str, value: Any) -> str | None:
-    return attribute_text(json_scalar(name, value))
+    return each(values, lambda value: attribute_text(json_scalar(name, value)), pa.string())
 
 
 def _arrays(lists: Column) -> Column:
@@ -287,20 +278,20 @@ def _shape(others: frozenset[str]) -> Any:
     dropped = {"droppedAttributesCount": leaf["droppedAttributesCount"]}
     attributes = {"attributes": _list_of({"key": pa.string(), "value": _value(leaf)}), **dropped}
     part = {
-        "scope": _object({"name": pa.string(), "version": pa.string(), **attributes}),
+        "scope": pa.struct({"name": pa.string(), "version": pa.string(), **attributes}),
         "spans": _list_of(_span(leaf, attributes)),
         "schemaUrl": pa.string(),
         **_nothing("instrumentationLibrary"),
     }
     resource = {
-        "resource": _object(attributes),
+        "resource": pa.struct(attributes),
         "scopeSpans": _list_of(part),
         "schemaUrl": pa.string(),
         **_nothing("instrumentationLibrarySpans"),
     }
     bare = ("scopeSpans", "instrumentationLibrarySpans")
     message = {"resourceSpans": _list_of(resource), **_nothing("result", *bare, "resourceMetrics", "resourceLogs")}
-    return _object(message)
+    return pa.struct(message)
 
 
 def _fields_named(names: frozenset[bytes], kind: Any) -> Any:
@@ -308,7 +299,7 @@ def _fields_named(names: frozenset[bytes], kind: Any) -> Any:
     if pa.types.is_list(kind):
         return pa.list_(_fields_named(names, kind.value_type))
     if pa.types.is_struct(kind):
-        return _object({one.name: _fields_named(names, one.type) for one in kind if one.name.encode() in names})
+        return pa.struct({one.name: _fields_named(names, one.type) for one in kind if one.name.encode() in names})
     return kind
 
 
@@ -319,7 +310,7 @@ def _span(leaf: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
         **place,
         **dict.fromkeys(("parentSpanId", "name"), pa.string()),
         **{name: leaf[name] for name in ("kind", *_TIMES, *_COUNTS)},
-        "status": _object({"code": leaf["code"], "message": pa.string()}),
+        "status": pa.struct({"code": leaf["code"], "message": pa.string()}),
         "links": _list_of(place),
         # not read, but odd ones make a span odd
         "events": _list_of({"timeUnixNano": leaf["timeUnixNano"], "name": pa.string(), **attributes}),
@@ -334,15 +325,11 @@ def _value(leaf: dict[str, Any]) -> Any:
         **_nothing("arrayvalue", "kvlistValue", "kvlistvalue"),
     }
     array = {"values": _list_of({**scalars, **_nothing("arrayValue")})}
-    return _object({**scalars, "arrayValue": _object(array)})
+    return pa.struct({**scalars, "arrayValue": pa.struct(array)})
 
 
 def _list_of(fields: dict[str, Any]) -> Any:
     return pa.list_(pa.struct(fields))
-
-
-def _object(fields: dict[str, Any]) -> Any:
-    return pa.struct(fields)
 
 
 def _nothing(*names: str) -> dict[str, Any]:

@@ -94,16 +94,12 @@ def plan_files(
 
 def group_splits(splits: Sequence[Split], parallelism: int) -> list[list[Split]]:
     """Return ``splits`` in order, as many together as are worth a task: some tasks for every core, of bounded size."""
-    sizes = [_unpacked_bytes(split) for split in splits]
+    sizes = [(one.end - one.begin) * (_ZSTD_RATIO if one.layout in ZSTD_LAYOUTS else 1) for one in splits]
     size = sum(sizes)
     wanted = -(-size // max(1, _TASKS_PER_CORE * parallelism))
     most = min(max(wanted, _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
     begins = zip(accumulate(sizes, initial=0), splits, strict=False)
     return [[split for _, split in some] for _, some in groupby(begins, key=lambda one: one[0] // most)]
-
-
-def _unpacked_bytes(split: Split) -> int:
-    return (split.end - split.begin) * (_ZSTD_RATIO if split.layout in ZSTD_LAYOUTS else 1)
 
 
 def read_lines(split: Split) -> Iterator[Line]:
