@@ -181,13 +181,9 @@ class Ledger:
         self._lanes.append(lane)
         return lane
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return everything lost so far."""
-        return [row for lane in self._lanes for row in lane.rows()]
-
     def document(self) -> dict[str, Any]:
         """Return the ledger in its file format, for an endpoint of the application."""
-        return {"ledger_version": LEDGER_VERSION, "rows": self.rows()}
+        return {"ledger_version": LEDGER_VERSION, "rows": [row for lane in self._lanes for row in lane.rows()]}
 
     def save_due(self, now: MonotonicNs, *, last: bool = False) -> None:
         """Write the file when something new was lost: every five seconds at most, at once for the ``last`` time."""

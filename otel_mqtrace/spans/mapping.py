@@ -247,13 +247,14 @@ def kept_attributes(span: object) -> Any:
 
 
 # -- span to TraceContext ------------------------------------------------------------------------------------------
-_ENDED: Final[Mapping[object, TraceType]] = {
-    semconv.TRACE_TYPE_PUB: TraceType.PUB,
-    semconv.TRACE_TYPE_SUB: TraceType.SUB_AFTER,
-    semconv.TRACE_TYPE_END_TRANSACTION: TraceType.END_TRANSACTION,
-    semconv.TRACE_TYPE_RECALL: TraceType.RECALL,
+_TRACE_TYPES: Final[Mapping[tuple[str, bool], TraceType]] = {
+    (semconv.TRACE_TYPE_PUB, True): TraceType.PUB,
+    (semconv.TRACE_TYPE_SUB, False): TraceType.SUB_BEFORE,
+    (semconv.TRACE_TYPE_SUB, True): TraceType.SUB_AFTER,
+    (semconv.TRACE_TYPE_END_TRANSACTION, True): TraceType.END_TRANSACTION,
+    (semconv.TRACE_TYPE_RECALL, True): TraceType.RECALL,
 }
-
+"""What a span says, and whether it has ended → its record."""
 _GROUP_NAMES: Final = (
     semconv.MESSAGING_CONSUMER_GROUP_NAME,
     semconv.LEGACY_KAFKA_CONSUMER_GROUP,
@@ -266,11 +267,11 @@ _NO_OUTCOME: Final = {"cost_ms": None, "success": None, "context_code": None}
 def trace_context_of(span: ReadableSpan) -> TraceContext | None:
     """Return the trace record a span stands for, or ``None`` when it stands for none (yet).
 
-    A process span without an end is ``SUB_BEFORE``, with one ``SUB_AFTER``; every other type exists only when ended.
     One bean per message link, in link order; a span without message links is one message itself.
     """
     attributes = attributes_of(span)
-    trace_type = _trace_type(attributes.get(semconv.MQTRACE_TRACE_TYPE), ended=span.end_time is not None)
+    word = attributes.get(semconv.MQTRACE_TRACE_TYPE)
+    trace_type = _TRACE_TYPES.get((word, span.end_time is not None)) if isinstance(word, str) else None
     if trace_type is None:
         return None
     beans = _beans(attributes, span)
@@ -287,15 +288,8 @@ def trace_context_of(span: ReadableSpan) -> TraceContext | None:
         if values["cost_ms"] is None and span.start_time is not None and span.end_time is not None:
             values["cost_ms"] = cost_ms(span.start_time, span.end_time, len(beans))
     stamp_ns = span.end_time if trace_type is TraceType.SUB_AFTER else span.start_time
-    timestamp_ms = None if stamp_ns is None else stamp_ns // 1_000_000
+    timestamp_ms = None if stamp_ns is None else stamp_ns // NS_PER_MS
     return TraceContext(trace_type=trace_type, timestamp_ms=timestamp_ms, beans=beans, **values)
-
-
-def _trace_type(value: object, *, ended: bool) -> TraceType | None:
-    trace_type = _ENDED.get(value) if isinstance(value, str) else None
-    if ended or trace_type is None:
-        return trace_type
-    return TraceType.SUB_BEFORE if trace_type is TraceType.SUB_AFTER else None
 
 
 def _beans(attributes: Mapping[str, object], span: ReadableSpan) -> tuple[TraceBean, ...]:
