@@ -7,6 +7,7 @@ thread, or until its invisible duration is over and the broker delivers it again
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from functools import partial
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,7 @@ from otel_mqtrace.clients.rocketmq.client import (
     received_of,
     settled,
 )
+from otel_mqtrace.clients.settlement import record_settlement
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import leaving_with
 from otel_mqtrace.hooks.outcome import defer_end
@@ -41,10 +43,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from otel_mqtrace.clients.patching import Wrapper, Wrappers
+    from otel_mqtrace.clients.patching import Observe, Wrapper, Wrappers
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.scope import ProcessSpan
-    from otel_mqtrace.hooks.settle import SettleCall
 
 
 _NS_PER_S: Final = 1_000_000_000
@@ -243,8 +244,9 @@ class _ReceivedMessages:
 received_messages: Final = _ReceivedMessages()
 
 
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: str) -> Any:
-    return args[index] if len(args) > index else kwargs.get(name)
+def _invisible_s(args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> float | None:
+    seconds: float | None = args[index] if len(args) > index else kwargs.get("invisible_duration")
+    return seconds
 
 
 def _traced_receive(*, enter: bool) -> Wrapper:
@@ -258,7 +260,7 @@ def _traced_receive(*, enter: bool) -> Wrapper:
                 return original(self, *args, **kwargs)
             state.next_turn()
             start_ns = state.hook.now_ns()
-            seconds = _argument(args, kwargs, 1, "invisible_duration")
+            seconds = _invisible_s(args, kwargs, 1)
 
             @guarded("rocketmq.receive")
             def observe(messages: Any, exception: BaseException | None) -> None:
@@ -302,12 +304,13 @@ def _traced_settling(
             if state is None or not isinstance(message, Message):  # the client refuses it itself
                 return original(self, message, *args, **kwargs)
             received = received_of(message)
-            call = _begun(state, operation, received)
+            observe = _begin_settlement(state, operation, message)
             if before is not None:
                 before(state, received)
-            result = _settling(state, call, message, lambda: original(self, message, *args, **kwargs))
+            settle_message = partial(original, self, message, *args, **kwargs)
+            result = settle_message() if observe is None else observe_call(settle_message, observe, None)
             if after is not None:
-                after(state, received, _argument(args, kwargs, 0, "invisible_duration"))
+                after(state, received, _invisible_s(args, kwargs, 0))
             return result
 
         return settle
@@ -315,25 +318,17 @@ def _traced_settling(
     return wrap
 
 
-def _begun(state: RocketMqConsumerState, operation: str, received: ReceivedMessage) -> SettleCall | None:
+@guarded("rocketmq.settle")
+def _begin_settlement(state: RocketMqConsumerState, operation: str, message: Any) -> Observe | None:
     """Begin a settlement, under the message's own span unless the application has another one open."""
     current = context.get_current()
-    own_open = ambient_context() is current and trace.get_current_span(current).get_span_context().is_valid
-    if own_open or received.handled_in is None:
-        return state.settle.before(operation)
-    with BlockScope(received.handled_in):
-        return state.settle.before(operation)
-
-
-def _settling(state: RocketMqConsumerState, call: SettleCall | None, message: Any, settle: Callable[[], Any]) -> Any:
+    is_own_open = ambient_context() is current and trace.get_current_span(current).get_span_context().is_valid
+    handled_in = None if is_own_open else received_of(message).handled_in
+    with nullcontext() if handled_in is None else BlockScope(handled_in):
+        call = state.settle.before(operation)
     if call is None:
-        return settle()
-
-    @guarded("rocketmq.settle")
-    def observe(_: Any, exception: BaseException | None) -> None:
-        state.settle.after(call, [settled(message)], **({} if exception is None else describe_failure(exception)))
-
-    return observe_call(settle, observe, None)
+        return None
+    return partial(record_settlement, state.settle, call, [settled(message)], describe_failure)
 
 
 # -- the listener of a push consumer --------------------------------------------------------------------------------
@@ -354,21 +349,21 @@ class TracedListener:
     def consume(self, message: Any) -> Any:
         """Call the listener; what it raises goes to the client, which takes it for a failure."""
         state = consumer_state(self._consumer())
-        opened = None if state is None else _opened(state, message)
-        if state is None or opened is None:
+        end = None if state is None else _open(state, message)
+        if end is None:
             return self._listener.consume(message)
-        received, call, scope = opened
         try:
             result = self._listener.consume(message)
         except BaseException as exception:
-            _ended(state, received, call, scope, ContextCode.EXCEPTION, exception)
+            end(ContextCode.EXCEPTION, exception)
             raise
-        _ended(state, received, call, scope, _CODES.get(getattr(result, "name", ""), ContextCode.RETURNNULL))
+        end(_CODES.get(getattr(result, "name", ""), ContextCode.RETURNNULL), None)
         return result
 
 
 @guarded("rocketmq.listener")
-def _opened(state: RocketMqConsumerState, message: Any) -> tuple[ReceivedMessage, ProcessSpan, BlockScope] | None:
+def _open(state: RocketMqConsumerState, message: Any) -> Callable[[ContextCode, BaseException | None], object] | None:
+    """Open the span of a message for its listener; return what ends it with the listener's outcome."""
     received = received_of(message)
     received.tries += 1
     calls = state.hook.before([incoming(message)])
@@ -377,17 +372,17 @@ def _opened(state: RocketMqConsumerState, message: Any) -> tuple[ReceivedMessage
     received.holder, received.listening = state, True
     received.handle_in(calls[0])
     state.in_listener[id(calls[0])] = calls[0]
-    return received, calls[0], BlockScope(calls[0].otel_ctx)
+    return partial(_end, state, received, calls[0], BlockScope(calls[0].otel_ctx))
 
 
 @guarded("rocketmq.listened")
-def _ended(  # noqa: PLR0913, PLR0917 - what was opened, and how it ended
+def _end(  # noqa: PLR0913, PLR0917 - what was opened, and how it ended
     state: RocketMqConsumerState,
     received: ReceivedMessage,
     call: ProcessSpan,
     scope: BlockScope,
     code: ContextCode,
-    exception: BaseException | None = None,
+    exception: BaseException | None,
 ) -> None:
     scope.leave()
     received.listening, received.call = False, None
