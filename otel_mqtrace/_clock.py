@@ -41,6 +41,11 @@ def compute_deadline(clock: Clock, timeout_ms: float) -> MonotonicNs:
     return MonotonicNs(clock.monotonic_ns() + int(timeout_ms * NS_PER_MS))
 
 
+def seconds_until(clock: Clock, deadline: MonotonicNs) -> float:
+    """Return how many seconds are left before ``deadline``, 0 after it."""
+    return max(0.0, (deadline - clock.monotonic_ns()) / 1e9)
+
+
 def pause(seconds: float) -> None:
     """Let the calling thread do nothing for so long; a signal whose handler raises ends it."""
     time.sleep(seconds)

@@ -13,7 +13,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import SystemClock, compute_deadline
+from otel_mqtrace._clock import SystemClock, compute_deadline, seconds_until
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import MessageDelivery, NativeExporter, Undelivered, with_spool
@@ -82,7 +82,7 @@ class RocketMqTraceProducer(MessageDelivery):
         self._closed.set()
         if self._client is not None:
             self._client.interrupt()
-        if self._delivering.acquire(timeout=self._left_s(deadline)):
+        if self._delivering.acquire(timeout=seconds_until(self._clock, deadline)):
             try:
                 if self._client is not None:
                     self._client.close()
@@ -99,7 +99,7 @@ class RocketMqTraceProducer(MessageDelivery):
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages`` and return those that were not acknowledged by ``deadline``. One thread at a time does."""
-        if not self._delivering.acquire(timeout=self._left_s(deadline)):
+        if not self._delivering.acquire(timeout=seconds_until(self._clock, deadline)):
             return Undelivered(tuple(messages))
         try:
             attempts = [self._attempt(message) for message in messages]
@@ -130,7 +130,7 @@ class RocketMqTraceProducer(MessageDelivery):
             # a topic that did exist returns with its broker; one look-up gives all that wait the same error
             is_missing = not self._has_existed and _lacks_topic(waiting[0].error)
             until = no_such_topic if is_missing else deadline
-            if self._left_s(until) <= pause_s or self._closed.wait(pause_s):
+            if seconds_until(self._clock, until) <= pause_s or self._closed.wait(pause_s):
                 return
             self._shunned.clear()
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

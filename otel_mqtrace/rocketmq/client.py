@@ -27,7 +27,6 @@ from otel_mqtrace.rocketmq.commands import (
     RequestCode,
     ResponseCode,
     TopicRoute,
-    check_answer,
     make_command,
     make_queue_command,
     read_masters,
@@ -67,11 +66,6 @@ def _number(answer: Command, name: str) -> int:
         return int(answer.fields[name])
     except (KeyError, ValueError):
         raise ProtocolError(f"an answer has no number {name}") from None
-
-
-def _pulled(answer: Command) -> Pulled:
-    messages = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
-    return Pulled(messages, _number(answer, "nextBeginOffset"))
 
 
 def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
@@ -133,7 +127,6 @@ class RemotingClient:
     ) -> None:
         if bool(access_key) != bool(secret_key):
             raise UsageError("an access key and a secret key belong together: give both or none")
-        self.namesrv = namesrv
         self._name_servers = list(read_addresses(namesrv))
         self._credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
         self._timeout_ns = int(timeout_ms * NS_PER_MS)
@@ -276,8 +269,11 @@ class RemotingClient:
                 expressionType="TAG",
             )
 
-        answers = self._of_queues(list(offsets), request, f"a pull for {group}", accepted=PULLED)
-        return {queue: _pulled(answer) for queue, answer in answers.items()}
+        pulled = {}
+        for queue, answer in self._of_queues(list(offsets), request, f"a pull for {group}", accepted=PULLED).items():
+            messages = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            pulled[queue] = Pulled(messages, _number(answer, "nextBeginOffset"))
+        return pulled
 
     def send(
         self, messages: Sequence[Outgoing], *, group: str, deadline: MonotonicNs | None = None
@@ -413,14 +409,14 @@ class RemotingClient:
         """Wait for one answer; a server that is silent for its share of the time gives its place to the next."""
         left = len(request.addresses)
         while True:
-            try:
-                if not isinstance(posted, PeerError):
+            if not isinstance(posted, PeerError):
+                try:
                     answer = self._connections.answer(posted, self._share(deadline, left))
-                    return check_answer(answer, posted.address, request.doing, request.accepted)
-            except RefusedError as refusal:
-                return refusal
-            except (SilentError, ProtocolError) as error:
-                posted = error
+                except (SilentError, ProtocolError) as error:
+                    posted = error
+                else:
+                    is_accepted = answer.code in request.accepted
+                    return answer if is_accepted else RefusedError(posted.address, answer, request.doing)
             left -= 1
             if left <= 0:
                 return posted

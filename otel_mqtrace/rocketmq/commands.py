@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
@@ -86,19 +86,16 @@ class FrameReader:
         start = 0
         with memoryview(self._buffer) as view:
             while len(view) - start >= _PREFIX.size:
-                end = start + _LENGTH.size + self._length_at(start)
+                (length,) = _LENGTH.unpack_from(view, start)
+                if not _LENGTH.size <= length <= MAX_FRAME_BYTES:
+                    raise ProtocolError(f"a frame of {length} bytes is announced: this is not a RocketMQ remoting port")
+                end = start + _LENGTH.size + length
                 if end > len(view):
                     break
                 commands.append(_decode(view[start + _LENGTH.size : end]))
                 start = end
         del self._buffer[:start]
         return commands
-
-    def _length_at(self, start: int) -> int:
-        length: int = _LENGTH.unpack_from(self._buffer, start)[0]
-        if not _LENGTH.size <= length <= MAX_FRAME_BYTES:
-            raise ProtocolError(f"a frame of {length} bytes is announced: this is not a RocketMQ remoting port")
-        return length
 
 
 def _decode(frame: memoryview) -> Command:
@@ -213,27 +210,16 @@ _FIXES: Final[Mapping[int, str]] = {
 
 
 class RefusedError(PeerError):
-    """The server at ``address`` refused a request with response code ``code`` and the sentence ``remark``."""
+    """The server at ``address`` refused a request, which ``doing`` names, with a response ``code``."""
 
-    def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
+    def __init__(self, address: str, answer: Command, doing: str) -> None:
+        code = answer.code
         known = ResponseCode(code).name if code in set(ResponseCode) else "unknown"
-        reason = (remark or "no reason given").splitlines()[0]
+        reason = (answer.remark or "no reason given").splitlines()[0]
         fix = f"; {_FIXES[code]}" if code in _FIXES else ""
         super().__init__(f"{address} refused {doing}: {code} ({known}): {reason}{fix}")
         self.address = address
         self.code = code
-        self.remark = remark
-
-
-def check_answer(answer: Command, address: str, doing: str, accepted: Collection[int] = SUCCEEDED) -> Command:
-    """Return ``answer`` if its code is among ``accepted``; ``doing`` names the request in the error.
-
-    Raises:
-        RefusedError: it is not.
-    """
-    if answer.code not in accepted:
-        raise RefusedError(address, answer.code, answer.remark, doing)
-    return answer
 
 
 @dataclass(frozen=True, slots=True, order=True)

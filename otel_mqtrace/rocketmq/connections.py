@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from otel_mqtrace._clock import seconds_until
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq.commands import FrameReader, ProtocolError, encode_command
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.rocketmq.commands import Command
 
 _RECEIVE_BYTES: Final = 256 * 1024
-_NS_PER_S: Final = 1e9
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 _MAX_PORT: Final = 65_535
 
@@ -61,7 +61,7 @@ class Connections:
         """
         numbered = replace(command, opaque=next(self._opaque) & _MAX_OPAQUE)
         connection = self._connection(address, deadline)
-        connection.send(encode_command(numbered), numbered.opaque, self._left_s(deadline))
+        connection.send(encode_command(numbered), numbered.opaque, seconds_until(self._clock, deadline))
         return Posted(address, numbered.opaque, connection)
 
     def answer(self, posted: Posted, deadline: MonotonicNs) -> Command:
@@ -76,9 +76,14 @@ class Connections:
             answer = connection.taken(posted.opaque)
             if answer is not None:
                 return answer
-            left_s = self._left_s(deadline)
+            left_s = seconds_until(self._clock, deadline)
             if left_s <= 0:
-                return self._at_last(posted)
+                connection.catch_up()  # it may have come while the answers of others were waited for
+                answer = connection.taken(posted.opaque)
+                if answer is None:
+                    connection.forget(posted.opaque)
+                    raise SilentError(f"{posted.address} did not answer in time")
+                return answer
             try:
                 connection.receive(left_s)
             except SilentError:
@@ -100,17 +105,12 @@ class Connections:
         for connection in self._open.values():
             connection.shut()
 
-    def _at_last(self, posted: Posted) -> Command:
-        """Return the answer if it came while others were waited for; the time is over."""
-        posted.connection.catch_up()
-        answer = posted.connection.taken(posted.opaque)
-        if answer is None:
-            posted.connection.forget(posted.opaque)
-            raise SilentError(f"{posted.address} did not answer in time")
-        return answer
-
     def _connection(self, address: str, deadline: MonotonicNs) -> _Connection:
-        self._leave_the_parents()
+        if self._process != os.getpid():  # the sockets are the parent's, too
+            for inherited in self._open.values():
+                inherited.leave()
+            self._open.clear()
+            self._process = os.getpid()
         if self._closed:
             raise SilentError("the connections were closed")
         connection = self._open.get(address)
@@ -118,23 +118,13 @@ class Connections:
             connection.shut()
             connection = None
         if connection is None:
-            left_s = min(self._left_s(deadline), self._connect_timeout_s)
+            left_s = min(seconds_until(self._clock, deadline), self._connect_timeout_s)
             if left_s <= 0:
                 raise SilentError(f"{address} was not reached in time")
             connection = self._open[address] = _Connection(address, left_s)
             if self._closed:  # meanwhile, and the others only were woken
                 connection.wake()
         return connection
-
-    def _leave_the_parents(self) -> None:
-        if self._process != os.getpid():
-            for connection in self._open.values():
-                connection.leave()
-            self._open.clear()
-            self._process = os.getpid()
-
-    def _left_s(self, deadline: MonotonicNs) -> float:
-        return (deadline - self._clock.monotonic_ns()) / _NS_PER_S
 
 
 def _reason_of(error: Exception) -> str:

@@ -68,24 +68,24 @@ def decode_messages(data: bytes) -> list[StoredMessage]:
     while start < len(data):
         try:
             message, start = _decode(data, start)
-        except (struct.error, _CutOffError) as error:
+        except struct.error as error:
             raise ProtocolError(f"the stored message at byte {start} of {len(data)} is cut off") from error
         messages.append(message)
     return messages
 
 
-class _CutOffError(Exception):
-    """Fewer bytes than announced."""
-
-
 def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
-    """Return the message at ``start`` and where the next one begins."""
+    """Return the message at ``start`` and where the next one begins.
+
+    Raises:
+        struct.error: there are fewer bytes than announced.
+    """
     size, magic, _, queue_id, _, queue_offset, _, sys_flag, _ = _HEAD.unpack_from(data, start)
     if magic not in _TOPIC_LENGTH:
         raise ProtocolError(f"the bytes at {start} begin with {magic:08X}, which no stored message does")
     end = start + size
     if not start + _HEAD.size <= end <= len(data):
-        raise _CutOffError
+        raise struct.error
     at = start + _HEAD.size + _HOST_BYTES[bool(sys_flag & _BORN_V6)]
     (store_ms,) = _TIME.unpack_from(data, at)
     at += _TIME.size + _HOST_BYTES[bool(sys_flag & _STORE_V6)]
@@ -106,7 +106,7 @@ def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
 
 def _part(data: bytes, start: int, length: int, end: int) -> tuple[bytes, int]:
     if start + length > end:
-        raise _CutOffError
+        raise struct.error
     return data[start : start + length], start + length
 
 
