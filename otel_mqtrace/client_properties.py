@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 _MOST_CHARACTERS: Final = 16 << 20  # of a properties file
 _USER_INFORMATION: Final = re.compile(r"(?<=//)[^\s/@]+:\S*@")
@@ -51,6 +51,16 @@ def read_properties(path: Path) -> dict[str, str]:
             raise UsageError(f"line {number} of {path} is not name=value")
         properties[name.strip()] = value.strip()
     return properties
+
+
+def merge_properties(given: str | Path | Mapping[str, Any] | None, servers: str | None) -> dict[str, Any]:
+    """Return the client properties ``given``, or those of a file; with ``servers``, if any, instead of its addresses.
+
+    Raises:
+        UsageError: as :func:`read_properties`.
+    """
+    properties = read_properties(Path(given)) if isinstance(given, str | Path) else dict(given or {})
+    return {**properties, "bootstrap.servers": servers} if servers else properties
 
 
 # -- the application's own connection, learned from its first client, for exporters without one ---------

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
-from otel_mqtrace.client_properties import fetch_metadata, read_properties, servers_of
+from otel_mqtrace.client_properties import fetch_metadata, merge_properties, servers_of
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.rocketmq.client import RemotingClient
@@ -142,10 +141,8 @@ def _unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_applic
 
 
 def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> dict[str, Any] | None:
-    given = settings.kafka_config
-    properties: dict[str, Any]
     try:
-        properties = read_properties(Path(given)) if isinstance(given, str) else dict(given or {})
+        properties = merge_properties(settings.kafka_config, settings.bootstrap_servers)
     except UsageError as error:
         checkup.error(
             "kafka_config_unreadable",
@@ -154,17 +151,15 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
             fix="name a file of name=value lines that this user can read",
         )
         return None
-    if settings.bootstrap_servers:
-        properties["bootstrap.servers"] = settings.bootstrap_servers
-    if not servers_of(properties):
-        if servers is None:
-            checkup.facts["broker"] = (
-                "not checked: MQTRACE_BOOTSTRAP_SERVERS is not set, and no traced client has named a broker "
-                "(mqtrace doctor -- COMMAND takes those of the application's first client)"
-            )
-            return None
-        properties["bootstrap.servers"] = servers
-    return properties
+    if servers_of(properties):
+        return properties
+    if servers is None:
+        checkup.facts["broker"] = (
+            "not checked: MQTRACE_BOOTSTRAP_SERVERS is not set, and no traced client has named a broker "
+            "(mqtrace doctor -- COMMAND takes those of the application's first client)"
+        )
+        return None
+    return {**properties, "bootstrap.servers": servers}
 
 
 def _missing(checkup: Checkup, settings: Settings) -> None:

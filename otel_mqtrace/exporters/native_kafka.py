@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace._clock import MonotonicNs, SystemClock, seconds_until
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError, reraise_from_signal_handler
 from otel_mqtrace._workers import call_blocking
-from otel_mqtrace.client_properties import application_kafka_config, read_properties, servers_of
+from otel_mqtrace.client_properties import application_kafka_config, merge_properties, servers_of
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
     PATIENCE_MS,
@@ -89,28 +89,19 @@ _TEXTS: Final[Mapping[str, str]] = {
 """librdkafka's name of an error → what it means here."""
 
 
-def connection_of(
-    settings: Settings,
-    *,
-    bootstrap_servers: str | None = None,
-    kafka_config: str | Path | Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def connection_of(kafka_config: Path | Mapping[str, Any] | None, servers: str | None) -> dict[str, Any]:
     """Return client properties with ``bootstrap.servers``. They may hold passwords: never log them.
 
-    A dedicated trace broker never inherits the application's credentials: once an address is given, here or by
-    ``MQTRACE_BOOTSTRAP_SERVERS`` or in the file of ``MQTRACE_KAFKA_CONFIG``, the application's own settings stay out.
+    A dedicated trace broker never inherits the application's credentials: once an address is given, in ``servers`` or
+    in ``kafka_config``, the application's own settings stay out.
 
     Raises:
         UsageError: no address is known, nothing gives a token, or the properties file cannot be read.
     """
-    given = kafka_config if kafka_config is not None else settings.kafka_config
     try:
-        properties = read_properties(Path(given)) if isinstance(given, (str, Path)) else dict(given or {})
+        properties = merge_properties(kafka_config, servers)
     except UsageError as error:
         raise UsageError(f"{error}: correct MQTRACE_KAFKA_CONFIG") from error
-    address = bootstrap_servers or settings.bootstrap_servers
-    if address:
-        properties["bootstrap.servers"] = address
     if not servers_of(properties):
         properties = {**(application_kafka_config() or {}), **properties}
     if not servers_of(properties):
@@ -149,12 +140,11 @@ class TraceProducer(MessageDelivery):
         super().__init__(clock)
         self._settings = settings
         given = settings.kafka_config if kafka_config is None else kafka_config
-        if isinstance(given, (str, Path)):  # read later, when the application may have changed its working directory
-            given = Path(given).absolute()
+        # Read later, when the application may have changed its working directory.
+        config = Path(given).absolute() if isinstance(given, str | Path) else given
+        servers = bootstrap_servers or settings.bootstrap_servers
         # Held by functions: a crash report that prints the exporter's attributes must show no password.
-        self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(
-            settings, bootstrap_servers=bootstrap_servers, kafka_config=given
-        )
+        self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(config, servers)
         self._properties: Callable[[], Mapping[str, Any]] = dict
         self.timeout_ms = timeout_ms
         self._producer: Any = None
@@ -166,7 +156,7 @@ class TraceProducer(MessageDelivery):
         producer = self._producer
         if producer is None:
             return True
-        self._serve(producer.flush, self._left_s(deadline))
+        self._serve(producer.flush, seconds_until(self._clock, deadline))
         return not len(producer)
 
     def close(self, deadline: MonotonicNs) -> None:
@@ -175,7 +165,7 @@ class TraceProducer(MessageDelivery):
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        self._serve(producer.flush, self._left_s(deadline))
+        self._serve(producer.flush, seconds_until(self._clock, deadline))
         if len(producer):
             producer.purge(in_queue=True, in_flight=True, blocking=False)
 

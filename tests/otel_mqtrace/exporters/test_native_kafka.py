@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from otel_mqtrace import client_properties
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter, connection_of
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native import encode_context
@@ -196,10 +195,10 @@ def test_environment_names_the_brokers(kafka, exported, arrived, monkeypatch):
 def test_token_that_nothing_gives_is_refused_with_the_fix():
     conf = {"bootstrap.servers": DEAD, "security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER"}
     with pytest.raises(UsageError, match="give an oauth_cb"):
-        connection_of(Settings(), kafka_config=conf)
+        connection_of(conf, None)
     changes = ("oauth_cb", print), ("enable.sasl.oauthbearer.unsecure.jwt", "true"), ("security.protocol", "SSL")
     for name, value in changes:
-        assert connection_of(Settings(), kafka_config={**conf, name: value})[name] is value
+        assert connection_of({**conf, name: value}, None)[name] is value
 
 
 @pytest.mark.parametrize("form", ["file", "mapping"])
