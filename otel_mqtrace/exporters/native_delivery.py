@@ -7,11 +7,11 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_mqtrace._clock import MonotonicNs, compute_deadline
+from otel_mqtrace._clock import MonotonicNs, compute_deadline, seconds_until
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.packing import SpanPacker, has_record
 from otel_mqtrace.exporters.spool import Spool
@@ -102,16 +102,12 @@ class MessageDelivery(ABC):
         """Return what is counted beside the exporter's own totals."""
         return {}
 
-    def _left_s(self, deadline: MonotonicNs) -> float:
-        return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)
-
 
 PATIENCE_MS: Final = 8_000
 """How long a delivery may take before the disk takes over; a missing topic is reported after five seconds."""
-_PATIENCE_NS: Final = PATIENCE_MS * 1_000_000
-_PROBE_NS: Final = 2_000_000_000
-_RETRY_NS: Final = 5_000_000_000
-_ADOPT_NS: Final = 30_000_000_000
+_PROBE_MS: Final = 2_000
+_RETRY_MS: Final = 5_000
+_ADOPT_MS: Final = 30_000
 _REPLAY_AT_ONCE: Final = 100
 """Messages between two batches of the lane: new spans must not wait for a long past."""
 
@@ -128,8 +124,8 @@ class SpooledDelivery(MessageDelivery):
         self.failures.has_spool = True
         self._inner = inner
         self._spool = spool
-        self._timeout_ns = int(timeout_ms * 1e6)
-        self._adopt_ns = MonotonicNs(clock.monotonic_ns() + _ADOPT_NS)
+        self._timeout_ms = timeout_ms
+        self._adopt_ns = compute_deadline(clock, _ADOPT_MS)
         self._closed = False
         self._begin()
 
@@ -146,26 +142,26 @@ class SpooledDelivery(MessageDelivery):
         with self._used():
             if self._down and not self._back(deadline):
                 return self._kept(Undelivered(tuple(messages)))
-            left = self._inner.deliver(messages, self._within(_PATIENCE_NS, deadline))
+            left = self._inner.deliver(messages, min(deadline, compute_deadline(self._clock, PATIENCE_MS)))
             self._note(left, len(messages))
             if not left.retriable:
                 self._adopt_due()
-                self._replay(self._within(_PATIENCE_NS, deadline), _REPLAY_AT_ONCE)
+                self._replay(deadline)
             return self._kept(left)
 
     def idle(self) -> None:
         """Try what waits, if it is time to."""
         with self._used():
             self._adopt_due()
-            deadline = self._within(self._timeout_ns)
+            deadline = compute_deadline(self._clock, self._timeout_ms)
             if self._spool.waiting and (not self._down or self._back(deadline)):
-                self._replay(self._within(_PATIENCE_NS, deadline), _REPLAY_AT_ONCE)
+                self._replay(deadline)
 
     def flush(self, deadline: MonotonicNs) -> bool:
         """Send what waits; ``True`` only when nothing is left on disk nor on its way."""
         with self._used():
             while self._spool.waiting and self._clock.monotonic_ns() < deadline:
-                if not self._replay(self._within(_PATIENCE_NS, deadline), _REPLAY_AT_ONCE):
+                if not self._replay(deadline):
                     return False
             return self._inner.flush(deadline) and not self._spool.waiting
 
@@ -173,7 +169,7 @@ class SpooledDelivery(MessageDelivery):
         """Close by ``deadline``; a running delivery ends early; waiting messages stay on disk for another process."""
         self._inner.close(deadline)
         self._closed = True
-        if self._lock.acquire(timeout=self._left_s(deadline)):
+        if self._lock.acquire(timeout=seconds_until(self._clock, deadline)):
             try:
                 self._spool.close()
             finally:
@@ -210,19 +206,20 @@ class SpooledDelivery(MessageDelivery):
 
     def _back(self, deadline: MonotonicNs) -> bool:
         """Return whether it is time to try again, and the broker then takes one of the waiting messages."""
-        return self._clock.monotonic_ns() >= self._retry_ns and self._replay(self._within(_PROBE_NS, deadline), 1)
+        return self._clock.monotonic_ns() >= self._retry_ns and self._replay(deadline, 1, within_ms=_PROBE_MS)
 
     def _kept(self, left: Undelivered) -> Undelivered:
         taken = self._spool.put(left.retriable) if left.retriable else 0
         self.spooled += taken
         return Undelivered(left.retriable[taken:], left.rejected)
 
-    def _replay(self, deadline: MonotonicNs, count: int) -> bool:
+    def _replay(self, deadline: MonotonicNs, count: int = _REPLAY_AT_ONCE, *, within_ms: int = PATIENCE_MS) -> bool:
         """Send some of what waits; return whether the broker took it all."""
         waiting = self._spool.oldest(count)
         if not waiting:
             return True
-        left = self._inner.deliver([each.message for each in waiting], deadline)
+        give_up = min(deadline, compute_deadline(self._clock, within_ms))
+        left = self._inner.deliver([each.message for each in waiting], give_up)
         self._note(left, len(waiting))
         retriable, rejected = set(map(id, left.retriable)), set(map(id, left.rejected))
         done = [each for each in waiting if id(each.message) not in retriable]
@@ -235,17 +232,12 @@ class SpooledDelivery(MessageDelivery):
         """The broker is away when it took nothing at all: what it took in part, it may have been too slow for."""
         self._down = bool(left.retriable) and len(left.messages) == count
         if self._down:
-            self._retry_ns = MonotonicNs(self._clock.monotonic_ns() + _RETRY_NS)
+            self._retry_ns = compute_deadline(self._clock, _RETRY_MS)
 
     def _adopt_due(self) -> None:
-        now = self._clock.monotonic_ns()
-        if now >= self._adopt_ns:
-            self._adopt_ns = MonotonicNs(now + _ADOPT_NS)
+        if self._clock.monotonic_ns() >= self._adopt_ns:
+            self._adopt_ns = compute_deadline(self._clock, _ADOPT_MS)
             self._spool.adopt()
-
-    def _within(self, allowed_ns: int, deadline: MonotonicNs | None = None) -> MonotonicNs:
-        latest = MonotonicNs(self._clock.monotonic_ns() + allowed_ns)
-        return latest if deadline is None else min(latest, deadline)
 
 
 class NativeExporter(SpanExporter):
@@ -337,11 +329,8 @@ class NativeExporter(SpanExporter):
         self._packer.after_fork()
 
 
-def with_spool(delivery: MessageDelivery, settings: Settings, **options: Any) -> MessageDelivery:
-    """Return ``delivery`` with a spool, if a directory is set; a spool that cannot be used is a warning.
-
-    ``options`` are keywords of :class:`~otel_mqtrace.exporters.native_delivery.SpooledDelivery`.
-    """
+def with_spool(delivery: MessageDelivery, settings: Settings, *, timeout_ms: float, clock: Clock) -> MessageDelivery:
+    """Return ``delivery`` with a spool, if a directory is set; a spool that cannot be used is a warning."""
     if settings.spool_dir is None:
         return delivery
     try:
@@ -349,4 +338,4 @@ def with_spool(delivery: MessageDelivery, settings: Settings, **options: Any) ->
     except UsageError as error:
         _logger.warning("mqtrace: an outage of the trace broker will lose traces: %s", error)
         return delivery
-    return SpooledDelivery(delivery, spool, **options)
+    return SpooledDelivery(delivery, spool, timeout_ms=timeout_ms, clock=clock)
