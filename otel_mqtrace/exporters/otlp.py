@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -60,20 +61,17 @@ class _Message:
     SerializePartialToString = SerializeToString
 
 
-class _BytesStub:
-    """The trace service of OTLP over gRPC, for requests that are bytes already."""
-
-    def __init__(self, read_reply: Callable[[bytes], bytes], channel: Any) -> None:
-        self.Export = channel.unary_unary(
-            _EXPORT_METHOD, request_serializer=attrgetter("body"), response_deserializer=read_reply
-        )
+def _make_stub(read_reply: Callable[[bytes], bytes], channel: Any) -> SimpleNamespace:
+    """Return the stub of OTLP's trace service over gRPC, for requests that are bytes already."""
+    serializers = {"request_serializer": attrgetter("body"), "response_deserializer": read_reply}
+    return SimpleNamespace(Export=channel.unary_unary(_EXPORT_METHOD, **serializers))
 
 
 def open_stock_exporter(
     protocol: str,
     encode: Callable[[Any], bytes],
     *,
-    read_reply: Callable[[bytes], bytes] = bytes,
+    read_reply: Callable[[bytes], bytes],
     on_error: Callable[[str], object] = str,
     **settings: Any,
 ) -> SpanExporter:
@@ -103,7 +101,7 @@ def open_stock_exporter(
         raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error
     module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
     if protocol == GRPC:
-        stub = partial(_BytesStub, read_reply)
+        stub = partial(_make_stub, read_reply)
         module.__dict__["TraceServiceStub"] = stub
         module.OTLPSpanExporter._stub = staticmethod(stub)  # noqa: SLF001 - where releases before 1.40 look for it
     exporter: SpanExporter = module.OTLPSpanExporter(**given)
@@ -137,11 +135,13 @@ def _second_instance(name: str) -> ModuleType:
     return module
 
 
-class _Request(NamedTuple):
-    """Spans of one request: how many, and its bytes."""
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The bytes of so many spans, and the positions among them of those that could not be encoded."""
 
     spans: int
     body: bytes
+    unencoded: list[int]
 
     def __len__(self) -> int:  # the stock exporter's metrics count by it
         return self.spans
@@ -198,13 +198,13 @@ class OtlpSpanExporter(SpanExporter):
         """Send several batches, joined up to 1 MiB and split above 4 MiB; ``FAILURE`` if any of them is lost."""
         lost: dict[int, str] = {}
         position = 0
-        for request, errors in _joined(batches):
+        for request in _joined(batches):
             spans = range(position, position + request.spans)
             position = spans.stop
             self._rejected = 0
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:  # type: ignore[arg-type]  # it only encodes it
                 self._rejected = request.spans
-            lost |= dict.fromkeys((spans.start + each for each in errors), ENCODE_ERROR)
+            lost |= dict.fromkeys((spans.start + each for each in request.unencoded), ENCODE_ERROR)
             sent = (each for each in spans if each not in lost)
             lost |= dict.fromkeys([*islice(sent, self._rejected)], EXPORT_FAILED)  # a reply does not say which
         self._outcome = outcome = ExportOutcome.of(position, lost)
@@ -230,8 +230,7 @@ class OtlpSpanExporter(SpanExporter):
         self._exporter.shutdown()
 
 
-def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Request, list[int]]]:
-    """Yield requests, each with the positions of the spans that could not be encoded."""
+def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[_Request]:
     bodies: list[bytes] = []
     errors: list[int] = []
     spans = 0
@@ -239,12 +238,12 @@ def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Reques
         for error, number in Counter(map(repr, unencoded.values())).items():
             _logger.error("mqtrace: spans left out because they cannot be written as OTLP: %d (%s)", number, error)
         if bodies and sum(map(len, bodies)) + len(body) > _MAX_JOINED_BYTES:
-            yield _Request(spans, b"".join(bodies)), errors
+            yield _Request(spans, b"".join(bodies), errors)
             bodies, spans, errors = [], 0, []
         bodies.append(body)
         errors += [spans + position for position in unencoded]
         spans += count
-    yield _Request(spans, b"".join(bodies)), errors
+    yield _Request(spans, b"".join(bodies), errors)
 
 
 def _encoded(batch: Sequence[ReadableSpan]) -> Iterator[tuple[int, bytes, Mapping[int, Exception]]]:

@@ -8,7 +8,7 @@ characters where the broker counts bytes, so that a full batch is refused whole 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -138,17 +138,15 @@ class Packing:
     def _split_messages(self, added: Iterable[tuple[int, _Encoded]]) -> list[TraceMessage]:
         """Return messages of all groups: of each, one at a time is filled, until the next record has no room."""
         messages = []
-        filling: dict[_Group, _Filling] = {}
+        filling: defaultdict[_Group, _Filling] = defaultdict(_Filling)
         for origin, (group, body, keys) in added:
-            current = filling.get(group)
-            new_bytes = 0 if current is None else _keys_bytes([key for key in keys if key not in current.keys])
-            if current is not None and (
+            current = filling[group]
+            new_bytes = _keys_bytes([key for key in keys if key not in current.keys])
+            if current.bodies and (
                 current.body_bytes + len(body) > self._max_message_bytes
                 or (new_bytes and current.keys_bytes + new_bytes > self._max_keys_bytes)
             ):
                 messages.append(_message(current.bodies, current.keys, current.origins))
-                current = None
-            if current is None:
                 current = filling[group] = _Filling()
                 new_bytes = _keys_bytes(keys)
             current.bodies.append(body)
@@ -267,19 +265,15 @@ class SpanPacker:
         origin, dialect, max_bytes = 0, self._dialect, self._max_message_bytes
         for batch in batches:
             for span in batch:
-                record: NativeRecord | None = None
-                trace_ctx: TraceContext | None = None
                 try:
                     write = getattr(span, "to_native", None) if self._writes_records else None
-                    record = None if write is None else write(dialect)
-                    if record is None or len(record[1]) > max_bytes:
-                        record, trace_ctx = None, self._map(origin, readable_span(span), unmapped)
+                    record: NativeRecord | None = None if write is None else write(dialect)
+                    if record is not None and len(record[1]) <= max_bytes:
+                        packing.added.append((origin, record))
+                    elif (trace_ctx := self._map(origin, readable_span(span), unmapped)) is not None:
+                        packing.add_context(origin, trace_ctx)
                 except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
-                    record, unmapped[origin] = None, ENCODE_ERROR
-                if record is not None:
-                    packing.added.append((origin, record))
-                elif trace_ctx is not None:
-                    packing.add_context(origin, trace_ctx)
+                    unmapped[origin] = ENCODE_ERROR
                 origin += 1
             packing.finish_messages()
         for position, reason in unmapped.items():

@@ -139,14 +139,15 @@ SPAN_FLAGS: Final = {is_remote: tag(16, FIXED32) + flags for is_remote, flags in
 LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 
 
-def encode_span(span: Any, attributes: Mapping[str, object] | None = None) -> bytes:
-    """Return the OTLP ``Span`` of an ended or started SDK span, or of anything that reads like one.
+def _plain_attributes(span: Any) -> Mapping[str, object]:
+    return _plain(span.attributes)
 
-    ``attributes`` are its attributes as a plain mapping, where the caller has them.
-    """
+
+def encode_span(span: Any, attributes: Mapping[str, object]) -> bytes:
+    """Return the OTLP ``Span`` of an ended or started SDK span, or of anything that reads like one."""
     parent = span.parent
     parts = span_head(span.context, parent, span.name, span.kind, span.start_time, span.end_time)
-    parts += _of_span.encode(_plain(span.attributes) if attributes is None else attributes)
+    parts += _of_span.encode(attributes)
     if span.dropped_attributes:
         parts += (_DROPPED_ATTRIBUTES, varint(span.dropped_attributes))
     parts += [delimited(11, _event(each)) for each in span.events]
@@ -238,7 +239,7 @@ _scopes: Final = _ByIdentity(_scope)
 
 def encode_spans(
     spans: Iterable[Any],
-    read_attributes: Callable[[Any], Mapping[str, object]] | None = None,
+    read_attributes: Callable[[Any], Mapping[str, object]] = _plain_attributes,
 ) -> EncodedRequest:
     """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
 
@@ -254,7 +255,7 @@ def encode_spans(
             write = getattr(span, "to_otlp", None)
             pieces = None if write is None else write()
             if pieces is None:
-                body = encode_span(span, None if read_attributes is None else read_attributes(span))
+                body = encode_span(span, read_attributes(span))
                 resource, scope = span.resource, span.instrumentation_scope
                 held.append((resource, scope))
                 origin: Any = id(resource), id(scope)
