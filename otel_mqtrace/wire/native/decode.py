@@ -326,12 +326,12 @@ def _plan_for(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str)
     plan = _plan(type_name, count, bounded, quirk, msg_type_map) if type_name in _TYPES else None
     if plan is not None:
         return plan
-    if len(fields[0]) > MAX_RECORD_LENGTH:
-        raise _BadFieldError(None, TOO_LONG, fields[0])
+    if len(type_name) > MAX_RECORD_LENGTH:
+        raise _BadFieldError(None, TOO_LONG, type_name)
     text = FIELD_SEPARATOR.join(fields)
-    if fields[0] not in _TYPES:
+    if type_name not in _TYPES:
         raise _BadFieldError("trace_type", "unknown record type", text)
-    raise _BadFieldError(None, f"{filled} fields, needs {FORMS[_TYPES[fields[0]]][0].count}", text)
+    raise _BadFieldError(None, f"{filled} fields, needs {FORMS[_TYPES[type_name]][0].count}", text)
 
 
 @lru_cache(maxsize=512)
@@ -503,11 +503,13 @@ def decode_stream(
     Raises:
         UsageError: as :func:`decode_body`, before anything is read.
     """
-    decode_body(b"", msg_type_map=msg_type_map, charset=charset)  # a mistake of the caller comes first
+    check_message_type_map(msg_type_map)
+    cut = is_cuttable(charset)
     index = 0
-    for part in _parts(read, part_bytes, max_record_bytes, cut=is_cuttable(charset)):
-        if isinstance(part, _TooLong):
-            yield DecodedBody(errors=(part.as_bad_record(index, charset),))
+    for part, is_too_long in _parts(read, part_bytes, max_record_bytes, cut=cut):
+        if is_too_long:
+            text = text_of(part, charset)[:MAX_OFFENDING_TEXT]
+            yield DecodedBody(errors=(BadRecord(index, None, TOO_LONG, text),))
             index += 1
             continue
         decoded = decode_body(part, msg_type_map=msg_type_map, charset=charset)
@@ -515,20 +517,12 @@ def decode_stream(
         index += len(decoded.contexts) + len(decoded.errors)
 
 
-class _TooLong:
-    def __init__(self, start: bytes) -> None:
-        self._start = start
-
-    def as_bad_record(self, index: int, charset: str) -> BadRecord:
-        text = text_of(self._start, charset)[:MAX_OFFENDING_TEXT]
-        return BadRecord(index, None, TOO_LONG, text)
-
-
 def _parts(
     read: Callable[[int], bytes], part_bytes: int, max_record_bytes: int, *, cut: bool
-) -> Iterator[bytes | _TooLong]:
+) -> Iterator[tuple[bytes, bool]]:
+    """Yield parts of whole records, and the start of each piece that is too long, with whether it is one."""
     if not cut:
-        yield b"".join(iter(lambda: read(part_bytes), b""))
+        yield b"".join(iter(lambda: read(part_bytes), b"")), False
         return
     held = bytearray()
     skipping = False
@@ -539,16 +533,16 @@ def _parts(
         end = chunk.rfind(_TERMINATOR) + 1
         if end:
             held += chunk[:end]
-            yield bytes(held)
+            yield bytes(held), False
             held = bytearray(chunk[end:])
         else:
             held += chunk
         if len(held) > max_record_bytes:
-            yield _TooLong(bytes(held[: 4 * MAX_OFFENDING_TEXT]))
+            yield bytes(held[: 4 * MAX_OFFENDING_TEXT]), True
             held = bytearray()
             skipping = True
     if held:
-        yield bytes(held)
+        yield bytes(held), False
 
 
 def _moved(decoded: DecodedBody, by: int) -> DecodedBody:

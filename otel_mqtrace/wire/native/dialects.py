@@ -135,15 +135,13 @@ def writers_of(shape: Shape, dialect: str | None) -> tuple[str, ...]:
 
 def quirks_of(dialect: Dialect) -> str:
     """Return a description of a dialect's quirks beyond its field counts."""
-    quirks = [
-        *(["message type ordinals are map B"] if dialect.message_type_map == "b" else []),
-        *([] if dialect.splits_keys else ["the key set holds the keys unsplit"]),
-        *(
-            [f"SubAfter over CLOUD: {dialect.cloud_sub_after.value}"]
-            if dialect.cloud_sub_after is not CloudSubAfter.SAME
-            else []
-        ),
-    ]
+    quirks = []
+    if dialect.message_type_map == "b":
+        quirks.append("message type ordinals are map B")
+    if not dialect.splits_keys:
+        quirks.append("the key set holds the keys unsplit")
+    if dialect.cloud_sub_after is not CloudSubAfter.SAME:
+        quirks.append(f"SubAfter over CLOUD: {dialect.cloud_sub_after.value}")
     return "; ".join(quirks)
 
 

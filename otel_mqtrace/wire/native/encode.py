@@ -21,6 +21,7 @@ from otel_mqtrace.model import (
     TraceBean,
     TraceContext,
     TraceType,
+    TransactionState,
 )
 from otel_mqtrace.wire.native.dialects import dialect_named
 from otel_mqtrace.wire.native.layout import (
@@ -170,25 +171,14 @@ def _writer(name: str, dialect: Dialect) -> Callable[[Any], str]:
     """Return the function that writes the field ``name``; it raises ``EncodeError`` for what cannot be written."""
     kind = FIELDS[name]
     if kind is FieldKind.TEXT:
-        return _text
+        return lambda value: NULL_TEXT if value is None else value
     if kind is FieldKind.MESSAGE_TYPE:
         return _message_type_writer(name, dialect)
     if kind is FieldKind.TRANSACTION_STATE:
-        return _state_writer(name)
+        return _write_state
     if kind is FieldKind.BOOL:
-        return _bool_writer(DEFAULTS[name])
+        return lambda value: "true" if (DEFAULTS[name] if value is None else value) else "false"
     return _number_writer(name, bits=64 if kind is FieldKind.LONG else 32)
-
-
-def _text(value: str | None) -> str:
-    return NULL_TEXT if value is None else value
-
-
-def _bool_writer(default: int) -> Callable[[bool | None], str]:
-    def write(value: bool | None) -> str:  # noqa: FBT001  a field's value, not a switch
-        return "true" if (default if value is None else value) else "false"
-
-    return write
 
 
 def _number_writer(name: str, *, bits: int) -> Callable[[int | None], str]:
@@ -216,13 +206,10 @@ def _message_type_writer(name: str, dialect: Dialect) -> Callable[[MessageType |
     return write
 
 
-def _state_writer(name: str) -> Callable[[Any], str]:
-    def write(value: Any) -> str:
-        if value is None:
-            raise EncodeError(f"{name}: the end of a transaction needs a state", field=name)
-        return str(value.value)
-
-    return write
+def _write_state(state: TransactionState | None) -> str:
+    if state is None:
+        raise EncodeError("transaction_state: the end of a transaction needs a state", field="transaction_state")
+    return state.value
 
 
 RecordTemplate = tuple[str, "Callable[[tuple[Any, ...]], tuple[Any, ...]]"]

@@ -190,13 +190,8 @@ class FieldCounts:
 
     def count(self, trace_type: TraceType) -> int | None:
         """Number of fields it writes for a type (over LOCAL), or ``None`` when it never writes the type."""
-        return {
-            TraceType.PUB: self.pub,
-            TraceType.SUB_BEFORE: self.sub_before,
-            TraceType.SUB_AFTER: self.sub_after,
-            TraceType.END_TRANSACTION: self.end_transaction,
-            TraceType.RECALL: self.recall,
-        }[trace_type]
+        count: int | None = getattr(self, trace_type.name.lower())  # the fields have the names of the types
+        return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
