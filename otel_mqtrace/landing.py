@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -19,7 +19,7 @@ from otel_mqtrace._clock import LAST_MS, NS_PER_MS, SystemClock
 from otel_mqtrace._errors import NO_ROOM, MissingExtraError, UsageError, describe_room_fix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import PurePath
     from types import TracebackType
 
@@ -378,11 +378,11 @@ class LandingWriter:
         Raises:
             UsageError: a part cannot be finished; it stays open for the next attempt.
         """
-        return self._finish_those(lambda _: True)
+        return self._finish(list(self._open))
 
     def finish_due(self) -> tuple[LandedPart, ...]:
         """Finish the parts that are full or old, as :meth:`finish` does."""
-        return self._finish_those(self._is_due)
+        return self._finish([date for date, part in self._open.items() if self._is_due(part)])
 
     def drop_removed(self) -> int:
         """Drop the open parts whose files another program removed or moved; return how many messages they held."""
@@ -437,16 +437,14 @@ class LandingWriter:
         age_ns = self._clock.monotonic_ns() - part.opened_ns
         return part.body_bytes >= self._max_part_bytes or age_ns >= self._max_part_age_ns
 
-    def _finish_those(self, chosen: Callable[[_Part], bool]) -> tuple[LandedPart, ...]:
-        dates = [date for date, part in self._open.items() if chosen(part)]
+    def _finish(self, dates: Iterable[str]) -> tuple[LandedPart, ...]:
+        finished = []
         with self._writing_errors():
-            return tuple(map(self._finish, dates))
-
-    def _finish(self, date: str) -> LandedPart:
-        landed = self._open[date].finish()
-        del self._open[date]
-        self._list_in_manifest(landed)
-        return landed
+            for date in dates:
+                finished.append(self._open[date].finish())
+                del self._open[date]
+                self._list_in_manifest(finished[-1])
+        return tuple(finished)
 
     @contextlib.contextmanager
     def _writing_errors(self) -> Iterator[None]:
@@ -457,15 +455,10 @@ class LandingWriter:
 
     def _list_in_manifest(self, part: LandedPart) -> None:
         """Append one line in one write: lines of several processes do not mix. Readers open what is not listed."""
-        fields_of_part = {each: getattr(part, each) for each in LandedPart.__slots__}
-        line = json.dumps(fields_of_part, separators=(",", ":")).encode() + b"\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        with contextlib.suppress(OSError):  # a full disk, another user's manifest: the part itself is complete
-            descriptor = os.open(self._manifest, flags, 0o644)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+        line = json.dumps(asdict(part), separators=(",", ":")).encode() + b"\n"
+        # a full disk, another user's manifest: the part itself is complete
+        with contextlib.suppress(OSError), self._manifest.open("ab", buffering=0) as manifest:
+            manifest.write(line)
 
 
 def not_writable(landing: object, error: OSError) -> UsageError:
