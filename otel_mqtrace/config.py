@@ -222,10 +222,10 @@ class Settings:
         """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top."""
         environment = os.environ if environ is None else environ
         values: dict[str, Any] = {}
-        for each in fields(cls):
-            text = environment.get(ENVIRONMENT_PREFIX + each.name.upper())
-            if text is not None and text.strip():
-                _accept(values, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
+        for name in _FIELDS:
+            variable = ENVIRONMENT_PREFIX + name.upper()
+            if text := environment.get(variable, "").strip():
+                _accept(values, name, text, source=variable)
         for name, value in (overrides or {}).items():
             if value is not None:
                 _accept(values, name, value, source=f"option {name}")

@@ -68,7 +68,9 @@ class UniqueIds:
         pid = os.getpid() if self._pid is None else self._pid
         known_pid, prefix = self._prefix
         if known_pid != pid:  # first use, or the child of a fork
-            prefix = self._origin_text(pid)
+            address = ip_address(self._address or own_address()).packed.hex().upper()
+            origin = int.from_bytes(os.urandom(4), "big") if self._origin is None else self._origin
+            prefix = f"{address}{pid & _LOW_16:04X}{origin:08X}"
             self._prefix = pid, prefix
         month_ms = self._month_ms
         if now_ms not in month_ms:
@@ -78,11 +80,6 @@ class UniqueIds:
     def after_fork(self) -> None:
         """Start over in a child process, within the millisecond too."""
         self._stamp = -1, ""
-
-    def _origin_text(self, pid: int) -> str:
-        address = ip_address(self._address or own_address()).packed.hex().upper()
-        origin = int.from_bytes(os.urandom(4), "big") if self._origin is None else self._origin
-        return f"{address}{pid & _LOW_16:04X}{origin:08X}"
 
 
 _of_this_process: Final = UniqueIds()
@@ -99,11 +96,10 @@ def is_offset_id(text: str) -> bool:
 
 
 def _month_around(now_ms: int) -> range:
-    epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
-    begin = (epoch + timedelta(milliseconds=now_ms)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    today = datetime.fromtimestamp(now_ms // 1_000, tz=timezone.utc)
+    begin = datetime(today.year, today.month, 1, tzinfo=timezone.utc)
     end = (begin + timedelta(days=32)).replace(day=1)
-    millisecond = timedelta(milliseconds=1)
-    return range((begin - epoch) // millisecond, (end - epoch) // millisecond)
+    return range(int(begin.timestamp()) * 1_000, int(end.timestamp()) * 1_000)
 
 
 def own_address() -> str:

@@ -96,7 +96,6 @@ class ProviderBinding:
         self._ready = ready
         self._options = options
         self._factories = factories
-        self._wanted = bool(ready or settings.exporters)
         self.exporter_names = settings.exporters
         self._begun_in: int | None = None  # the process in which the attachment began: a forked child begins anew
         self._is_over = self._has_warned = False
@@ -144,7 +143,7 @@ class ProviderBinding:
             atexit.unregister(end_all)
             atexit.register(end_all)  # runs before the provider's shutdown, which is registered already
             try:
-                if self._wanted:
+                if self._ready or self.exporter_names:
                     self._attach_to(provider)
             finally:
                 self._is_over = True
