@@ -217,7 +217,7 @@ def _exporters(checkup: Checkup, settings: Settings, environ: Mapping[str, str])
     checkup.facts["exporters"] = {"wanted": list(settings.exporters), "installed": sorted(known)}
     if not settings.exporters:
         checkup.facts["exporters"]["note"] = "none of ours: spans go where OpenTelemetry's own settings direct them"
-    otlp = _OTLP_BY_PROTOCOL.get((_setting(environ, "PROTOCOL") or "grpc").strip(), "otlp")
+    otlp = _OTLP_BY_PROTOCOL.get((_otlp_setting(environ, "PROTOCOL") or "grpc").strip(), "otlp")
     named = {name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", "").split(",")} - {"", "none"}
     of_sdk = {otlp if name == "otlp" else name for name in named}
     wanted = [("MQTRACE_EXPORTERS", name) for name in settings.exporters]
@@ -247,17 +247,15 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
     instrumentors = {point.name for point in entry_points(group=_INSTRUMENTORS)}
     disabled = {name.strip() for name in environ.get(_DISABLED, "").split(",")}
     checkup.facts["instrumentations"] = {"installed": sorted(instrumentors), "disabled": sorted(disabled - {""})}
-    if not any(name.startswith(_OURS) for name in instrumentors):
+    ours = sorted(name for name in instrumentors if name.startswith(_OURS))
+    if not ours:
         checkup.error(
             "entry_point_missing",
             "opentelemetry-instrument does not find mqtrace: its entry points are not installed",
             where=f"entry points {_INSTRUMENTORS}",
             fix="install otel-mqtrace with pip: a copy that is only on PYTHONPATH has no entry points",
         )
-    off = [
-        name for name in (*sorted(each for each in instrumentors if each.startswith(_OURS)), "*") if name in disabled
-    ]
-    if off:
+    if off := [name for name in (*ours, "*") if name in disabled]:
         checkup.error(
             "instrumentation_disabled", f"{', '.join(off)} is disabled", where=_DISABLED, fix="take it off that list"
         )
@@ -407,12 +405,12 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
         )
 
 
-def _setting(environ: Mapping[str, str], what: str) -> str | None:
+def _otlp_setting(environ: Mapping[str, str], what: str) -> str | None:
     return environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}") or environ.get(f"OTEL_EXPORTER_OTLP_{what}")
 
 
 def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
-    protocol = _setting(environ, "PROTOCOL") or "grpc"
+    protocol = _otlp_setting(environ, "PROTOCOL") or "grpc"
     http = protocol.startswith("http") or any(name.startswith(("otlp_proto_http", "otlp_json_http")) for name in names)
     own = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     shared = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -437,11 +435,11 @@ def _connect(endpoint: str) -> str | None:
 
 
 def _tls(environ: Mapping[str, str]) -> ssl.SSLContext:
-    trusted, own = _setting(environ, "CERTIFICATE"), _setting(environ, "CLIENT_CERTIFICATE")
+    trusted, own = _otlp_setting(environ, "CERTIFICATE"), _otlp_setting(environ, "CLIENT_CERTIFICATE")
     # read here, for an error that names the file; ssl takes ASCII, and a bundle's comments may be in any script
     context = ssl.create_default_context(cadata=None if trusted is None else Path(trusted).read_text("ascii", "ignore"))
     if own is not None:
-        context.load_cert_chain(own, _setting(environ, "CLIENT_KEY"))
+        context.load_cert_chain(own, _otlp_setting(environ, "CLIENT_KEY"))
     return context
 
 

@@ -140,10 +140,11 @@ class RocketMqTraceProducer(MessageDelivery):
 
         Such a broker is shunned for thirty seconds, or until no other is left.
         """
-        queues = self._queues(client, deadline)
-        if isinstance(queues, PeerError):
+        try:
+            queues = self._queues(client, deadline)
+        except PeerError as error:
             for each in waiting:
-                each.error = queues
+                each.error = error
             return False
         now_ns = self._clock.monotonic_ns()
         shunned = {broker for broker, until_ns in self._shunned.items() if until_ns > now_ns}
@@ -167,22 +168,24 @@ class RocketMqTraceProducer(MessageDelivery):
             self._shunned |= dict.fromkeys(failing, compute_deadline(self._clock, _SHUN_MS))
         return bool(failing - shunned)
 
-    def _queues(self, client: RemotingClient, deadline: MonotonicNs) -> Sequence[Queue] | PeerError:
-        """Return the queues of the trace topic, or why there are none; the topic is created if configured."""
+    def _queues(self, client: RemotingClient, deadline: MonotonicNs) -> Sequence[Queue]:
+        """Return the queues of the trace topic, which is created if configured; raise ``PeerError`` without any."""
         topic = self._topic
         try:
             queues = client.writable(topic, deadline=deadline)
         except PeerError as refusal:
             if not (_lacks_topic(refusal) and self._settings.create_trace_topic):
-                return refusal
+                raise
             try:
                 client.create_topic(topic, deadline=deadline)
                 queues = client.writable(topic, deadline=deadline)
             except PeerError as error:
                 _logger.debug("the trace topic %s was not created: %s", topic, error)
-                return refusal
+                raise refusal from None
         self._has_existed = True
-        return queues or PeerError(f"no broker with a master takes messages for {topic}")
+        if not queues:
+            raise PeerError(f"no broker with a master takes messages for {topic}")
+        return queues
 
     def _attempt(self, message: TraceMessage) -> _Attempt:
         properties = {

@@ -315,16 +315,13 @@ def _by_id(addresses: Mapping[str, Any]) -> dict[int, str]:
 
 def _read(body: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(_TEXT_OR_BARE_NAME.sub(_quoted, body.decode()))
+        text = _TEXT_OR_BARE_NAME.sub(lambda match: match[0] if match[1] is None else f'"{match[1]}":', body.decode())
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a name server's answer is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ProtocolError("a name server's answer is not a JSON object")
     return document
-
-
-def _quoted(match: re.Match[str]) -> str:
-    return match[0] if match[1] is None else f'"{match[1]}":'
 
 
 # -- access control ---------------------------------------------------------------------------------------------------
@@ -350,12 +347,8 @@ def sign(command: Command, credentials: Credentials | None) -> Command:
         return command
     fields = {**command.fields, _ACCESS_KEY: credentials.access_key}
     fields.pop(_SIGNATURE, None)
-    values = "".join(fields[name] for name in sorted(fields, key=_java_order))
+    in_order = sorted(fields, key=lambda name: name.encode("utf-16-be", "surrogatepass"))  # as Java sorts
+    values = "".join(fields[name] for name in in_order)
     content = values.encode("utf-8", "replace") + command.body
     digest = hmac.new(credentials.secret_key.encode(), content, hashlib.sha1).digest()
     return replace(command, fields={**fields, _SIGNATURE: base64.b64encode(digest).decode()})
-
-
-def _java_order(name: str) -> bytes:
-    """Java sorts by UTF-16 units."""
-    return name.encode("utf-16-be", "surrogatepass")

@@ -163,17 +163,19 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
     for index, (fields, quirk) in enumerate(_records(text_of(body, charset))):
         try:
             plan = _plan_for(fields, quirk, msg_type_map)
-            contexts.append(_context(fields, plan))
+            values = _parse_fields(fields, plan)
         except _BadFieldError as error:
             errors.append(error.record(index))
-        else:
-            indexes.append(index)
-            plans.append(plan)
+            continue
+        values[_BEANS_AT] = (_new_bean(*plan.of_bean(values)),)
+        contexts.append(_new_context(*plan.of_context(values)))
+        indexes.append(index)
+        plans.append(plan)
     dialects, shapes = tuple(plan.dialect for plan in plans), tuple(plan.shape for plan in plans)
     return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, shapes)
 
 
-def decode_values(text: str, *, msg_type_map: str = "a") -> Iterator[tuple[_Record, tuple[Any, ...] | BadRecord]]:
+def decode_values(text: str, *, msg_type_map: str) -> Iterator[tuple[_Record, tuple[Any, ...] | BadRecord]]:
     """Yield the fields and the values of each record of a body, without an object of the model.
 
     The fields start with the type name, and what CLOUD made of it; such a record had a separator behind them. The
@@ -184,17 +186,14 @@ def decode_values(text: str, *, msg_type_map: str = "a") -> Iterator[tuple[_Reco
         UsageError: an unknown map.
     """
     check_message_type_map(msg_type_map)
-    return ((record, _values(index, *record, msg_type_map=msg_type_map)) for index, record in enumerate(_records(text)))
-
-
-def _values(
-    index: int, fields: list[str], quirk: CloudSubAfter | None, *, msg_type_map: str
-) -> tuple[Any, ...] | BadRecord:
-    try:
-        plan = _plan_for(fields, quirk, msg_type_map)
-        return plan.of_kept(_parse_fields(fields, plan))
-    except _BadFieldError as error:
-        return error.record(index)
+    for index, record in enumerate(_records(text)):
+        values: tuple[Any, ...] | BadRecord
+        try:
+            plan = _plan_for(*record, msg_type_map)
+            values = plan.of_kept(_parse_fields(record[0], plan))
+        except _BadFieldError as error:
+            values = error.record(index)
+        yield record, values
 
 
 _NOT_ATTRIBUTES: Final = ("timestamp_ms", "access_channel")
@@ -356,12 +355,6 @@ def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, 
     )
 
 
-def _context(fields: list[str], plan: _Plan) -> TraceContext:
-    values = _parse_fields(fields, plan)
-    values[_BEANS_AT] = (_new_bean(*plan.of_bean(values)),)
-    return _new_context(*plan.of_context(values))
-
-
 def _parse_fields(fields: list[str], plan: _Plan) -> list[Any]:
     """Return the parsed fields, each at its place, followed by the constants of the shape."""
     values: list[Any] = [*fields, *plan.behind]
@@ -400,7 +393,7 @@ def _readers(msg_type_map: str) -> dict[FieldKind, _Reader]:
     return {
         FieldKind.LONG: ({}, _integer_reader(64)),
         FieldKind.INT: (_SMALL, _integer_reader(32)),
-        FieldKind.BOOL: (_WORDS, _boolean),
+        FieldKind.BOOL: (_WORDS, lambda text: text.lower() == "true"),  # as Boolean.parseBoolean
         FieldKind.MESSAGE_TYPE: _ordinal_reader("message type", MESSAGE_TYPE_MAPS[msg_type_map]),
         FieldKind.CONTEXT_CODE: _ordinal_reader("context code", tuple(ContextCode)),
         FieldKind.TRANSACTION_STATE: (_STATES, _state),
@@ -438,11 +431,6 @@ def _long_integer(text: str) -> int:
     sign = -1 if text[0] == "-" else 1
     head, tail = text[:-_READABLE_DIGITS].lstrip("+-"), text[-_READABLE_DIGITS:]
     return sign * (_BEYOND if any(unicodedata.decimal(digit) for digit in head) else int(tail))
-
-
-def _boolean(text: str) -> bool:
-    """Read as ``Boolean.parseBoolean``: the word true in any case, everything else is false."""
-    return text == "true" or text.lower() == "true"
 
 
 def _ordinal_reader(what: str, values: tuple[Any, ...]) -> _Reader:
@@ -513,7 +501,11 @@ def decode_stream(
             index += 1
             continue
         decoded = decode_body(part, msg_type_map=msg_type_map, charset=charset)
-        yield _moved(decoded, index)
+        yield replace(
+            decoded,
+            record_indexes=tuple(index + at for at in decoded.record_indexes),
+            errors=tuple(replace(error, record_index=index + error.record_index) for error in decoded.errors),
+        )
         index += len(decoded.contexts) + len(decoded.errors)
 
 
@@ -543,13 +535,3 @@ def _parts(
             skipping = True
     if held:
         yield bytes(held), False
-
-
-def _moved(decoded: DecodedBody, by: int) -> DecodedBody:
-    if not by:
-        return decoded
-    return replace(
-        decoded,
-        record_indexes=tuple(index + by for index in decoded.record_indexes),
-        errors=tuple(replace(error, record_index=error.record_index + by) for error in decoded.errors),
-    )

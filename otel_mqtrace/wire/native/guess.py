@@ -93,16 +93,13 @@ def _guess(group: str | None, seen: _Seen) -> Guess:
         fitting = [name for name in fitting if name in _ABSENT_KEYS[keys]]
     if map_name is not None:
         fitting = [name for name in fitting if (name in _MAP_B) == (map_name == "b")]
+    in_order = sorted(seen.shapes.items(), key=lambda each: (each[0].trace_type.value, each[0].fields))
     evidence = [
-        *(f"{count} {_describe(shape)}" for shape, count in sorted(seen.shapes.items(), key=_in_order)),
+        *(f"{count} {_describe(shape)}" for shape, count in in_order),
         *(f"{count} SubBefore whose absent keys read {keys!r}" for keys, count in seen.absent_keys.items()),
         *of_map,
     ]
     return Guess(group, seen.shapes.total(), tuple(fitting), map_name, tuple(evidence))
-
-
-def _in_order(seen: tuple[Shape, int]) -> tuple[str, int]:
-    return seen[0].trace_type.value, seen[0].fields
 
 
 def _describe(shape: Shape) -> str:

@@ -33,10 +33,8 @@ def _exporter(kafka, **options):
 def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka, exported, landed):
     processor = exported(_exporter(kafka), *map(pub, range(3)), sub(bean(1)))
     [message], records = landed()
-    assert [record.trace_type for record in records] == [TraceType.PUB] * 3 + [
-        TraceType.SUB_BEFORE,
-        TraceType.SUB_AFTER,
-    ]
+    types = [record.trace_type for record in records]
+    assert types == [*[TraceType.PUB] * 3, TraceType.SUB_BEFORE, TraceType.SUB_AFTER]
     assert {bean(1).msg_id, "order-1"} <= set(message.keys.split(" "))
     assert processor.stats()[NAME]["exported"] == 5
     reader = cimpl.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"})

@@ -47,17 +47,20 @@ def ids_in(landed):
     return sorted(record.beans[0].msg_id for record in records_of(each.body for each in landed))
 
 
+def only_stored_in(cluster):
+    [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
+    [stored] = decode_messages(raw)
+    return stored
+
+
 def test_spans_reach_the_trace_topic_as_rocketmq_writes_them(cluster, exported):
     processor = exported(exporter_to(cluster), *map(pub, range(3)), sub(bean(1)))
     [message] = landed_in(cluster)
-    assert [record.trace_type for record in records_of([message.body])] == [TraceType.PUB] * 3 + [
-        TraceType.SUB_BEFORE,
-        TraceType.SUB_AFTER,
-    ]
+    types = [record.trace_type for record in records_of([message.body])]
+    assert types == [*[TraceType.PUB] * 3, TraceType.SUB_BEFORE, TraceType.SUB_AFTER]
     assert {bean(1).msg_id, "order-1"} <= set(message.keys.split(" "))
     assert [each.body for each in find_by_key(cluster.namesrv, TRACE_TOPIC, bean(2).msg_id)] == [message.body]
-    [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
-    [stored] = decode_messages(raw)
+    stored = only_stored_in(cluster)
     assert read_unique_id(stored.properties["UNIQ_KEY"])
     assert stored.properties["mqtrace.dialect"] == "5.5.0"
     assert processor.stats()[NAME]["exported"] == 5
@@ -65,8 +68,7 @@ def test_spans_reach_the_trace_topic_as_rocketmq_writes_them(cluster, exported):
 
 def test_large_body_is_compressed(cluster, exported):
     exported(exporter_to(cluster), *map(pub, range(50)))
-    [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
-    [stored] = decode_messages(raw)
+    stored = only_stored_in(cluster)
     assert len(stored.stored_body) < len(decompress_body(stored)) / 2
     assert len(ids_in(landed_in(cluster))) == 50
 
