@@ -88,9 +88,9 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
         arguments, called = ["--version"], None
     # Named after "--", or completed by a shell, a command needs its options as well.
     listed = not (known.keys() & {*arguments}) and _COMPLETION not in os.environ
-    app = _app([called] if called else sorted(known.values(), key=lambda point: point.name), listed=listed)
+    app = _make_app([called] if called else sorted(known.values(), key=lambda point: point.name), listed=listed)
     try:
-        outcome = app(_rewritten(called, arguments) or ["--help"], prog_name=_NAME, standalone_mode=False)
+        outcome = app(_rewrite(called, arguments) or ["--help"], prog_name=_NAME, standalone_mode=False)
     except SystemExit as error:  # what typer makes of a closed pipe
         if isinstance(error.__context__, BrokenPipeError):
             raise error.__context__ from error
@@ -101,11 +101,11 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
         message = error.format_message().rstrip(".").replace("Value error, ", "")  # the library's own words
         raise UsageError(f"{message}; see '{where} --help'") from error
     except ModuleNotFoundError as error:
-        raise _missing_extra(arguments[0], error) or error from error
+        raise _find_missing_extra(arguments[0], error) or error from error
     return outcome if isinstance(outcome, int) else 0
 
 
-def _rewritten(called: EntryPoint | None, arguments: list[str]) -> list[str]:
+def _rewrite(called: EntryPoint | None, arguments: list[str]) -> list[str]:
     """Apply a command's ``rewrite_arguments``, since an option parser accepts one form only."""
     try:
         rewrite = getattr(called.load() if called else None, "rewrite_arguments", None)
@@ -114,7 +114,7 @@ def _rewritten(called: EntryPoint | None, arguments: list[str]) -> list[str]:
     return [*arguments[:1], *rewrite(arguments[1:])] if rewrite else arguments
 
 
-def _app(points: Iterable[EntryPoint], *, listed: bool) -> typer.Typer:
+def _make_app(points: Iterable[EntryPoint], *, listed: bool) -> typer.Typer:
     app = typer.Typer(
         name=_NAME, cls=_Group, rich_markup_mode="rich", pretty_exceptions_enable=False, context_settings=_CONTEXT
     )
@@ -144,26 +144,26 @@ def _register(app: typer.Typer, point: EntryPoint, *, listed: bool) -> None:
     """Add a command; one that is only ``listed`` without its options, which take as long to read as all the rest."""
     try:
         function = point.load()
-        command = _nothing if listed and inspect.isfunction(function) else _understood(function)
+        command = _stand_in if listed and inspect.isfunction(function) else _check_command(function)
     except Exception as error:  # noqa: BLE001  one broken command must not take the others along
-        cause = _shadowed(point) or _unavailable(point.name, error)
+        cause = _find_shadow(point) or _describe_failure(point.name, error)
         app.command(
             point.name,
             help=f"Not available: {escape(str(cause))}",
             context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
             add_help_option=False,
-        )(_refusing(cause))
+        )(_make_refusal(cause))
         return
     text, examples = help_of(function)
     epilog = "\n\n".join(["Example:", *(f"  {escape(line)}" for line in examples)]) if examples else None
     app.command(point.name, cls=_Command, help=escape(text), epilog=epilog, context_settings=_CONTEXT)(command)
 
 
-def _nothing() -> None:
+def _stand_in() -> None:
     """Stand in a list for a command that is not called."""
 
 
-def _understood(function: Callable[..., Any]) -> Callable[..., Any]:
+def _check_command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``function`` if typer can make a command of it; else raise here, where only this command is lost."""
     alone = typer.Typer(add_completion=False)
     alone.command()(function)
@@ -171,14 +171,14 @@ def _understood(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _refusing(cause: MqTraceError) -> Callable[[], None]:
+def _make_refusal(cause: MqTraceError) -> Callable[[], None]:
     def refuse() -> None:
         raise cause
 
     return refuse
 
 
-def _shadowed(point: EntryPoint) -> MqTraceError | None:
+def _find_shadow(point: EntryPoint) -> MqTraceError | None:
     """Return what to do where another package has the name of ours that the command is in."""
     name = point.module.partition(".")[0]
     ours = Path(__file__).parent.parent / name
@@ -192,14 +192,14 @@ def _shadowed(point: EntryPoint) -> MqTraceError | None:
     )
 
 
-def _unavailable(name: str, error: Exception) -> MqTraceError:
+def _describe_failure(name: str, error: Exception) -> MqTraceError:
     if isinstance(error, MqTraceError):
         return error
-    missing = _missing_extra(name, error)
+    missing = _find_missing_extra(name, error)
     return missing or MqTraceError(f"mqtrace {name} cannot be loaded ({error}); reinstall {DISTRIBUTION} to fix it")
 
 
-def _missing_extra(name: str, error: Exception) -> MissingExtraError | None:
+def _find_missing_extra(name: str, error: Exception) -> MissingExtraError | None:
     """Return the sentence that installs the extra a command lacks, if that is what ``error`` is about."""
     absent = f"{error.name}." if isinstance(error, ModuleNotFoundError) else ""
     extras = (extra for module, extra in _EXTRA_OF_MODULE.items() if absent.startswith(f"{module}."))

@@ -61,14 +61,14 @@ def print_table(table: Table, console: Console | None = None) -> None:
     if console.is_terminal:
         console.print(table)
     else:
-        console.file.write("".join(f"{line}\n" for line in _plain(table)))
+        console.file.write("".join(f"{line}\n" for line in _format_plain(table)))
 
 
-def _plain(table: Table) -> Iterator[str]:
+def _format_plain(table: Table) -> Iterator[str]:
     """Yield the lines of ``table``; a cell of more than ``_WIDEST`` makes its own line longer and no other."""
     if table.title is not None:
-        yield from _lines(table.title)
-    columns = [[_lines(cell) for cell in (column.header, *column.cells)] for column in table.columns]
+        yield from _split_lines(table.title)
+    columns = [[_split_lines(cell) for cell in (column.header, *column.cells)] for column in table.columns]
     widths = [min(max(cell_len(line) for cell in column for line in cell), _WIDEST) for column in columns]
     for row in list(zip(*columns, strict=True))[not table.show_header :]:
         for cells in zip_longest(*row, fillvalue=""):
@@ -79,5 +79,5 @@ def _plain(table: Table) -> Iterator[str]:
             yield "  ".join(padded).rstrip()
 
 
-def _lines(cell: object) -> list[str]:
+def _split_lines(cell: object) -> list[str]:
     return str(cell).split("\n")

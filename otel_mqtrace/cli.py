@@ -43,54 +43,54 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
     """
     if not sys.stderr:  # closed by the caller (2>&-): no command needs to check it
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
-    with _noted_interrupts() as interrupts, _open_stream("stderr", _Messages), _open_stream("stdout", _Output):
+    with _note_interrupts() as interrupts, _open_stream("stderr", _Messages), _open_stream("stdout", _Output):
         given = sys.argv[1:] if arguments is None else list(arguments)
         try:
             code = _run(given, points)
         except KeyboardInterrupt:
-            return _interrupted()
+            return _report_interrupt()
         except BrokenPipeError:
             return EXIT_PIPE_CLOSED
         except Exception as error:  # noqa: BLE001  judged below
             # On a terminal Ctrl-C reaches the JVM as well: a call to it then fails in any way it can.
-            return _interrupted() if interrupts else _failed(error, given)
-        return _interrupted() if code == EXIT_INTERRUPTED else code  # typer answers an interrupt itself
+            return _report_interrupt() if interrupts else _report_error(error, given)
+        return _report_interrupt() if code == EXIT_INTERRUPTED else code  # typer answers an interrupt itself
 
 
-def _failed(error: Exception, arguments: Sequence[str]) -> int:
+def _report_error(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, OSError) and error.filename == _STDOUT:
         sys.stderr.write(f"mqtrace: error: cannot write to {_STDOUT}: {(error.strerror or '').lower()}\n")
     elif isinstance(error, (MqTraceError, OSError)):
-        sys.stderr.write(f"mqtrace: error: {_one_line(_without_errno(error))}{_fix_of(error)}\n")
+        sys.stderr.write(f"mqtrace: error: {_to_one_line(_strip_errno(error))}{_find_fix(error)}\n")
     elif isinstance(error, MemoryError):  # pyarrow's among them, which names a size
-        why = f" ({_one_line(error)})" if str(error) else ""
+        why = f" ({_to_one_line(error)})" if str(error) else ""
         sys.stderr.write(f"mqtrace: error: out of memory{why}: give the process more, or less input\n")
     elif isinstance(error, RuntimeError) and str(error).startswith(_LOOP):  # of Path.resolve(), before Python 3.13
-        sys.stderr.write(f"mqtrace: error: {_one_line(error)}: a link that leads to itself; give another path\n")
+        sys.stderr.write(f"mqtrace: error: {_to_one_line(error)}: a link that leads to itself; give another path\n")
     elif any(sign in str(error) for sign in _NO_THREAD):
         sys.stderr.write("mqtrace: error: cannot start a thread: raise ulimit -u, or a container's pids or memory\n")
     elif isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF8:
-        name = _one_line(_argument_of(error.object, arguments))
+        name = _to_one_line(_find_argument(error.object, arguments))
         fix = "give it another name, or use a UTF-8 locale (LC_ALL=C.UTF-8)"
         sys.stderr.write(f"mqtrace: error: {name} is not UTF-8: {fix}\n")
     else:
         if os.environ.get(_DEBUG, "") not in {"", "0"}:
             traceback.print_exception(error)
-        text = _one_line(error)
+        text = _to_one_line(error)
         text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
         line = f"mqtrace: error: unexpected {type(error).__name__}: {text}"
         sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
     return EXIT_USAGE  # never 1, which means a failed gate
 
 
-def _without_errno(error: Exception) -> Exception | str:
+def _strip_errno(error: Exception) -> Exception | str:
     """Return the file and the reason of a system error about one file; any other error as it is."""
     if isinstance(error, OSError) and error.filename and error.strerror and not error.filename2:
         return f"{error.filename}: {error.strerror}"
     return error
 
 
-def _argument_of(name: str, arguments: Sequence[str]) -> str:
+def _find_argument(name: str, arguments: Sequence[str]) -> str:
     """Return the argument that gave a file's name which is not UTF-8, after its option; else the name itself."""
     for before, argument in zip(["", *arguments], arguments, strict=False):
         option, _, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
@@ -99,7 +99,7 @@ def _argument_of(name: str, arguments: Sequence[str]) -> str:
     return name
 
 
-def _fix_of(error: Exception) -> str:
+def _find_fix(error: Exception) -> str:
     """Return what to add to a system error that names no fix: the fix, or an empty text."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return f"; {describe_room_fix(error, 'where the command writes, or set TMPDIR to a disk with room')}"
@@ -188,7 +188,7 @@ def _open_stream(name: str, kind: type[_Output]) -> Iterator[None]:
 
 
 @contextmanager
-def _noted_interrupts() -> Iterator[list[int]]:
+def _note_interrupts() -> Iterator[list[int]]:
     """Give the list of the interrupts that come while the block runs; each is handled as before, too."""
     came: list[int] = []
     before = signal.getsignal(signal.SIGINT)
@@ -213,7 +213,7 @@ def _noted_interrupts() -> Iterator[list[int]]:
             signal.signal(signal.SIGINT, before)
 
 
-def _interrupted() -> int:
+def _report_interrupt() -> int:
     sys.stderr.write("mqtrace: interrupted\n")
     return EXIT_INTERRUPTED
 
@@ -228,6 +228,6 @@ def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:
     return code
 
 
-def _one_line(error: object) -> str:
+def _to_one_line(error: object) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -54,12 +54,12 @@ class UniqueIds:
         now_ms = self._clock.wall_ns() // NS_PER_MS
         stamp_ms, text = self._stamp
         if stamp_ms != now_ms:
-            text = self._stamped(now_ms)
+            text = self._compute_prefix(now_ms)
             self._stamp = now_ms, text
         number = next(self._counter)
         return f"{text}{_HEX[number >> 8 & 0xFF]}{_HEX[number & 0xFF]}"  # half the time of formatting it
 
-    def _stamped(self, now_ms: int) -> str:
+    def _compute_prefix(self, now_ms: int) -> str:
         """Return the common prefix of one millisecond's ids; computing it takes as long as all the rest.
 
         A fork by Python calls a hook. After one by C, which does not, parent and child may draw the same ids for the

@@ -159,10 +159,10 @@ class ProviderBinding:
             _holders[ours].append(self)
             self.processor = ours
             return
-        exporters = self._missing_from(present)
+        exporters = self._build_missing(present)
         if exporters:
             try:
-                self.processor = self._processor(exporters)
+                self.processor = self._make_processor(exporters)
             except SubinterpreterError as refusal:
                 _log.warning("mqtrace: %s", refusal)
                 return
@@ -183,7 +183,7 @@ class ProviderBinding:
         processor.shutdown()
         remove_processor(self._provider, processor)
 
-    def _processor(self, exporters: list[SpanExporter]) -> MqTraceSpanProcessor:
+    def _make_processor(self, exporters: list[SpanExporter]) -> MqTraceSpanProcessor:
         settings = self._settings
         options: dict[str, Any] = {
             **processor_options(settings),
@@ -194,14 +194,14 @@ class ProviderBinding:
             return MqTraceSpanProcessor.preset(settings.preset, *exporters, **options)
         return MqTraceSpanProcessor(*exporters, **options)
 
-    def _missing_from(self, theirs: list[MqTraceSpanProcessor]) -> list[SpanExporter]:
+    def _build_missing(self, theirs: list[MqTraceSpanProcessor]) -> list[SpanExporter]:
         """Return the exporters wanted, but not those the application's own processors have: nothing goes out twice."""
         there = [lane.exporter for each in theirs for lane in each.lanes]
         types: list[Any] = [type(each) for each in there]
         ready = {id(each): each for each in self._ready}.values()  # one given twice would be called by two threads
         missing = [each for each in ready if all(each is not other for other in there)]
         for name in self.exporter_names:
-            factory = self._factory_of(name)
+            factory = self._find_factory(name)
             if factory is None:
                 continue
             if factory in types:
@@ -231,7 +231,7 @@ class ProviderBinding:
         """Refuse exporters, but for the default, that none of ``others`` named and that are not ``there``."""
         named = {name for each in others for name in each.exporter_names}
         names = self.exporter_names if self.exporter_names != Settings().exporters else ()
-        factories = {name: self._factory_of(name) for name in names if name not in named}
+        factories = {name: self._find_factory(name) for name in names if name not in named}
         missing = [
             without_password(name)
             for name, factory in factories.items()
@@ -245,7 +245,7 @@ class ProviderBinding:
                 "name all exporters in its instrument(), or in MQTRACE_EXPORTERS",
             )
 
-    def _factory_of(self, name: str) -> Callable[..., SpanExporter] | None:
+    def _find_factory(self, name: str) -> Callable[..., SpanExporter] | None:
         """Return the factory of an exporter by its name; one that could not be loaded is one warning."""
         shown = without_password(name)
         factory = self._factories.get(name)

@@ -43,7 +43,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
     if _EXPORTER not in settings.exporters:
         checkup.facts["broker"] = "not used: mqtrace_native is not among the exporters"
         return
-    connection = _connection(checkup, settings, servers)
+    connection = _resolve_connection(checkup, settings, servers)
     if connection is None:
         return
     try:
@@ -73,7 +73,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
             cluster = fetch_metadata(admin, None, _TIMEOUT_S)
         except KafkaException as error:
             why = reasons[-1] if reasons else _text(error)
-            _unreachable(checkup, settings, why, is_of_application=servers_of(connection) == servers)
+            _report_unreachable(checkup, settings, why, is_of_application=servers_of(connection) == servers)
             return
         facts: dict[str, Any] = {
             "cluster_id": cluster.cluster_id,
@@ -85,14 +85,16 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
         has_controller = cluster.controller_id in cluster.brokers
         topic = cluster.topics.get(settings.trace_topic)
         if topic is None or topic.error is not None or not topic.partitions:
-            _missing(checkup, settings)
+            _report_missing_topic(checkup, settings)
         else:
             facts["partitions"] = len(topic.partitions)
-            facts["configuration"] = _configuration(checkup, settings, admin) if has_controller else _NO_CONTROLLER
+            facts["configuration"] = _read_configuration(checkup, settings, admin) if has_controller else _NO_CONTROLLER
         if not probe:
             facts["clock"] = "not measured: no message is written without --probe"
         else:
-            facts["clock"] = _skew(checkup, admin, {**connection, **silent}) if has_controller else _NO_CONTROLLER
+            facts["clock"] = (
+                _measure_skew(checkup, admin, {**connection, **silent}) if has_controller else _NO_CONTROLLER
+            )
 
 
 def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
@@ -123,7 +125,7 @@ def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
         checkup.error(code, f"RocketMQ takes no records: {error}", where=where, fix=fix)
 
 
-def _unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_application: bool) -> None:
+def _report_unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_application: bool) -> None:
     """Report that the brokers do not answer, unless they took records of the command: they may be embedded in it."""
     reports = checkup.facts.get("processes", ())
     processors = [each for report in reports for each in report["processors"]]
@@ -140,7 +142,7 @@ def _unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_applic
     )
 
 
-def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> dict[str, Any] | None:
+def _resolve_connection(checkup: Checkup, settings: Settings, servers: str | None) -> dict[str, Any] | None:
     try:
         properties = merge_properties(settings.kafka_config, settings.bootstrap_servers)
     except UsageError as error:
@@ -162,7 +164,7 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
     return {**properties, "bootstrap.servers": servers}
 
 
-def _missing(checkup: Checkup, settings: Settings) -> None:
+def _report_missing_topic(checkup: Checkup, settings: Settings) -> None:
     if not _LEGAL_TOPIC.match(settings.trace_topic):
         checkup.error(
             "trace_topic_missing",
@@ -182,7 +184,7 @@ def _missing(checkup: Checkup, settings: Settings) -> None:
     )
 
 
-def _configuration(checkup: Checkup, settings: Settings, admin: Any) -> str | dict[str, str | None]:
+def _read_configuration(checkup: Checkup, settings: Settings, admin: Any) -> str | dict[str, str | None]:
     from confluent_kafka import KafkaException  # noqa: PLC0415 - optional extra
     from confluent_kafka import admin as requests  # noqa: PLC0415 - optional extra
 
@@ -194,11 +196,11 @@ def _configuration(checkup: Checkup, settings: Settings, admin: Any) -> str | di
         return f"not measured: the brokers did not answer that request ({_name(error)})"
     names = ("cleanup.policy", "message.timestamp.type", "retention.ms", "max.message.bytes")
     report = {name: entries[name].value for name in names if name in entries}
-    _judge(checkup, settings, report)
+    _check_configuration(checkup, settings, report)
     return report
 
 
-def _judge(checkup: Checkup, settings: Settings, report: Mapping[str, str | None]) -> None:
+def _check_configuration(checkup: Checkup, settings: Settings, report: Mapping[str, str | None]) -> None:
     if "compact" in str(report.get("cleanup.policy")):
         checkup.warning(
             "trace_topic_compacted",
@@ -216,7 +218,7 @@ def _judge(checkup: Checkup, settings: Settings, report: Mapping[str, str | None
         )
 
 
-def _skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dict[str, float]:
+def _measure_skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dict[str, float]:
     """Send one message to a new topic whose messages the broker stamps, and delete the topic again."""
     from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 - optional extra
     from confluent_kafka import admin as requests  # noqa: PLC0415 - optional extra
@@ -229,7 +231,7 @@ def _skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dic
     except (KafkaException, TimeoutError) as error:
         return f"not measured: the brokers do not let us create a topic ({_name(error)})"
     try:
-        measured = _stamped(Producer(connection, logger=_quiet), name)
+        measured = _send_probe(Producer(connection, logger=_quiet), name)
     finally:
         admin.delete_topics([name], request_timeout=_TIMEOUT_S)[name].exception(_TIMEOUT_S)
     if measured is None:
@@ -245,7 +247,7 @@ def _skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dic
     return {"skew_ms": skew_ms, "uncertain_ms": uncertain_ms}
 
 
-def _stamped(producer: Any, topic: str) -> tuple[float, float] | None:
+def _send_probe(producer: Any, topic: str) -> tuple[float, float] | None:
     """Return how far the broker's stamp is from the middle of the call, and half the call, both in milliseconds."""
     clock = SystemClock()
     stamps: list[tuple[int, int]] = []

@@ -75,16 +75,16 @@ class Checkup:
     def as_dict(self) -> dict[str, Any]:
         """Return ``healthy``, ``findings`` and ``facts``, as ``--json`` prints them; no address shows a password."""
         report = {"healthy": self.healthy, "findings": [asdict(each) for each in self.findings], "facts": self.facts}
-        shown: dict[str, Any] = _without_passwords(report)
+        shown: dict[str, Any] = _hide_passwords(report)
         return shown
 
 
-def _without_passwords(report: Any) -> Any:
+def _hide_passwords(report: Any) -> Any:
     if isinstance(report, str):
         return without_password(report)
     if isinstance(report, dict):
-        return {without_password(str(name)): _without_passwords(each) for name, each in report.items()}
-    return [_without_passwords(each) for each in report] if isinstance(report, list | tuple) else report
+        return {without_password(str(name)): _hide_passwords(each) for name, each in report.items()}
+    return [_hide_passwords(each) for each in report] if isinstance(report, list | tuple) else report
 
 
 _PACKAGES: Final = (
@@ -124,23 +124,23 @@ _SHOWN: Final = (
 
 def examine_environment(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
     """Check what is installed and set, and return the settings as they will be used."""
-    _versions(checkup)
-    settings = _settings(checkup, environ)
-    _exporters(checkup, settings, environ)
-    _instrumentations(checkup, environ)
-    _switches(checkup, environ)
+    _check_versions(checkup)
+    settings = _check_settings(checkup, environ)
+    _check_exporters(checkup, settings, environ)
+    _check_instrumentations(checkup, environ)
+    _check_switches(checkup, environ)
     return settings
 
 
-def _installed(distribution: str) -> str | None:
+def _find_version(distribution: str) -> str | None:
     try:
         return version(distribution)
     except PackageNotFoundError:
         return None
 
 
-def _versions(checkup: Checkup) -> None:
-    installed = {name: _installed(name) for name in _PACKAGES}
+def _check_versions(checkup: Checkup) -> None:
+    installed = {name: _find_version(name) for name in _PACKAGES}
     checkup.facts["versions"] = {"python": platform.python_version(), **installed}
     clients = [name for name in ("confluent-kafka", "aiokafka", "rocketmq-python-client") if installed[name]]
     if not clients:
@@ -151,7 +151,7 @@ def _versions(checkup: Checkup) -> None:
             fix="pip install 'otel-mqtrace[kafka]'",
         )
     if installed["confluent-kafka"]:
-        _librdkafka(checkup)
+        _check_librdkafka(checkup)
     if installed["opentelemetry-distro"] is None and not list(entry_points(group="opentelemetry_configurator")):
         checkup.warning(
             "no_distro",
@@ -161,7 +161,7 @@ def _versions(checkup: Checkup) -> None:
         )
 
 
-def _librdkafka(checkup: Checkup) -> None:
+def _check_librdkafka(checkup: Checkup) -> None:
     try:
         from confluent_kafka import libversion  # noqa: PLC0415 - optional extra
     except ImportError as error:
@@ -175,7 +175,7 @@ def _librdkafka(checkup: Checkup) -> None:
     checkup.facts["versions"]["librdkafka"] = libversion()[0]
 
 
-def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
+def _check_settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
     with captured_logs("otel_mqtrace.config") as warnings:
         settings = Settings.from_env(environ=environ)
     for warning in warnings:
@@ -189,7 +189,7 @@ def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
         variable: "(set)" if known[variable] in NEVER_SHOWN else getattr(settings, known[variable])
         for variable in sorted(environ.keys() & known.keys())
     }
-    _misspelt(checkup, environ, list(known))
+    _check_spelling(checkup, environ, list(known))
     if not settings.enabled:
         checkup.error(
             "switched_off",
@@ -200,7 +200,7 @@ def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _misspelt(checkup: Checkup, environ: Mapping[str, str], known: list[str]) -> None:
+def _check_spelling(checkup: Checkup, environ: Mapping[str, str], known: list[str]) -> None:
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known and variable != REPORT_DIRECTORY:
             meant = get_close_matches(variable, known, n=1, cutoff=0.85)
@@ -212,7 +212,7 @@ def _misspelt(checkup: Checkup, environ: Mapping[str, str], known: list[str]) ->
             )
 
 
-def _exporters(checkup: Checkup, settings: Settings, environ: Mapping[str, str]) -> None:
+def _check_exporters(checkup: Checkup, settings: Settings, environ: Mapping[str, str]) -> None:
     known = {point.name: point for point in entry_points(group=EXPORTER_GROUP)}
     checkup.facts["exporters"] = {"wanted": list(settings.exporters), "installed": sorted(known)}
     if not settings.exporters:
@@ -243,7 +243,7 @@ def _exporters(checkup: Checkup, settings: Settings, environ: Mapping[str, str])
             )
 
 
-def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
+def _check_instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
     instrumentors = {point.name for point in entry_points(group=_INSTRUMENTORS)}
     disabled = {name.strip() for name in environ.get(_DISABLED, "").split(",")}
     checkup.facts["instrumentations"] = {"installed": sorted(instrumentors), "disabled": sorted(disabled - {""})}
@@ -260,7 +260,7 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
             "instrumentation_disabled", f"{', '.join(off)} is disabled", where=_DISABLED, fix="take it off that list"
         )
     for client, neighbours in INSTRUMENTATIONS.items():
-        for each in neighbours if _installed(client) else ():
+        for each in neighbours if _find_version(client) else ():
             if _is_at_work(each, instrumentors, environ):
                 checkup.warning(
                     "other_instrumentation",
@@ -274,11 +274,11 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
 def _is_at_work(neighbour: Instrumentation, instrumentors: set[str], environ: Mapping[str, str]) -> bool:
     variable, _, value = neighbour.switched_off_by.partition("=")
     values = {word.strip().lower() for word in environ.get(variable, "").split(",")}
-    there = value in instrumentors if variable == _DISABLED else _installed(neighbour.distribution) is not None
+    there = value in instrumentors if variable == _DISABLED else _find_version(neighbour.distribution) is not None
     return there and value.lower() not in values and not (variable == _DISABLED and "*" in values)
 
 
-def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
+def _check_switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
     checkup.facts["opentelemetry"] = {name: environ[name] for name in _SHOWN if name in environ}
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         checkup.error(
@@ -294,7 +294,7 @@ def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
             where="OTEL_TRACES_SAMPLER",
             fix="set it to parentbased_always_on, or parentbased_traceidratio with OTEL_TRACES_SAMPLER_ARG",
         )
-    _propagators(checkup, environ)
+    _check_propagators(checkup, environ)
     path = environ.get("OTEL_CONFIG_FILE")
     if path and not os.path.isfile(path):  # noqa: PTH113 - a Path has no other use here
         checkup.error(
@@ -305,7 +305,7 @@ def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
         )
 
 
-def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
+def _check_propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
     """A declarative configuration without propagators has none, whatever the environment has."""
     try:
         written = Path(environ.get("OTEL_CONFIG_FILE") or os.devnull).read_text(encoding="utf-8")
@@ -356,7 +356,7 @@ def examine_directories(checkup: Checkup, settings: Settings) -> None:
             continue
         directory = Path(given).absolute()
         checkup.facts[name] = str(directory)
-        problem = _unwritable(directory)
+        problem = _find_write_problem(directory)
         if problem is not None:
             checkup.error(
                 f"{name}_not_writable",
@@ -366,7 +366,7 @@ def examine_directories(checkup: Checkup, settings: Settings) -> None:
             )
 
 
-def _unwritable(directory: Path) -> str | None:
+def _find_write_problem(directory: Path) -> str | None:
     """Return why no file can be created in ``directory``, by creating one as an exporter does."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
@@ -392,8 +392,8 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
     if _OTLP_EXPORTERS.isdisjoint((*named, *settings.exporters)):
         checkup.facts["otlp"] = "not used"
         return
-    endpoint, http = _endpoint([*named, *settings.exporters], environ)
-    problem = _probe_http(endpoint, environ) if http else _connect(endpoint)
+    endpoint, http = _resolve_endpoint([*named, *settings.exporters], environ)
+    problem = _probe_http(endpoint, environ) if http else _probe_socket(endpoint)
     shown = endpoint.rpartition("@")[2]  # without the password that an address may carry
     checkup.facts["otlp"] = {"endpoint": shown, "protocol": "http" if http else "grpc", "answers": problem is None}
     if problem is not None:
@@ -409,7 +409,7 @@ def _otlp_setting(environ: Mapping[str, str], what: str) -> str | None:
     return environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}") or environ.get(f"OTEL_EXPORTER_OTLP_{what}")
 
 
-def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
+def _resolve_endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
     protocol = _otlp_setting(environ, "PROTOCOL") or "grpc"
     http = protocol.startswith("http") or any(name.startswith(("otlp_proto_http", "otlp_json_http")) for name in names)
     own = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -419,7 +419,7 @@ def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
     return own or f"{(shared or 'http://localhost:4318').rstrip('/')}/v1/traces", True
 
 
-def _connect(endpoint: str) -> str | None:
+def _probe_socket(endpoint: str) -> str | None:
     try:
         parts = urlsplit(endpoint if ":/" in endpoint else f"http://{endpoint}")
         if parts.scheme == "unix":
@@ -434,7 +434,7 @@ def _connect(endpoint: str) -> str | None:
     return None
 
 
-def _tls(environ: Mapping[str, str]) -> ssl.SSLContext:
+def _make_tls_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     trusted, own = _otlp_setting(environ, "CERTIFICATE"), _otlp_setting(environ, "CLIENT_CERTIFICATE")
     # read here, for an error that names the file; ssl takes ASCII, and a bundle's comments may be in any script
     context = ssl.create_default_context(cadata=None if trusted is None else Path(trusted).read_text("ascii", "ignore"))
@@ -456,7 +456,7 @@ def _probe_http(endpoint: str, environ: Mapping[str, str]) -> str | None:
     try:
         if urlsplit(endpoint).scheme not in _PORTS:
             return "it is not an http or https address"
-        tls = _tls(environ) if urlsplit(endpoint).scheme == "https" else None
+        tls = _make_tls_context(environ) if urlsplit(endpoint).scheme == "https" else None
         request = urllib.request.Request(endpoint, data=b"", headers=headers, method="POST")  # noqa: S310 - checked above
         opener = urllib.request.build_opener(_KeepRedirect, urllib.request.HTTPSHandler(context=tls))
         with opener.open(request, timeout=_TIMEOUT_S) as answer:

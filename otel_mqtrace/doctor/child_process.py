@@ -99,7 +99,7 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]], command: Se
         )
         return None
     for each in reports:
-        _judge(checkup, each)
+        _judge_process(checkup, each)
     accounts = [(each["ended"], lane) for each in reports for lanes in each["processors"] for lane in lanes.values()]
     if any(has_ended for has_ended, _ in accounts) and not any(account["offered"] for _, account in accounts):
         checkup.warning(
@@ -126,24 +126,24 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]], command: Se
     return next((each["application_servers"] for each in reports if each["application_servers"]), None)
 
 
-def _judge(checkup: Checkup, report: Mapping[str, Any]) -> None:
+def _judge_process(checkup: Checkup, report: Mapping[str, Any]) -> None:
     """Judge one process: each client, and then once what its clients share."""
     process = f"{report['program']} (pid {report['pid']})"
-    at_work = []
+    traced = []
     for name, client in report["clients"].items():
         if client["outcome"] == _INSTRUMENTED:
-            at_work.append(client)
+            traced.append(client)
             for kind, (code, severity, what, fix) in _UNTRACED.items():
                 note = checkup.error if severity == "error" else checkup.warning
                 for found in client["survey"].get(kind, ()):
                     note(code, what.format(name=found), where=f"{process}, {name}", fix=fix)
         else:
-            _not_at_work(checkup, name, client["outcome"], process)
+            _report_uninstrumented(checkup, name, client["outcome"], process)
     for why in report["refused_exporters"].values():
         fix = "install what it lacks, or name another in MQTRACE_EXPORTERS"
         checkup.error("exporter_not_attached", why, where=process, fix=fix)
-    if at_work:
-        _recording(checkup, report, at_work, process)
+    if traced:
+        _judge_recording(checkup, report, traced, process)
     for warning in report["warnings"]:
         if not _is_found(checkup, warning):
             checkup.warning("warned", f"it warned: {warning}", where=process, fix="follow the warning")
@@ -165,7 +165,7 @@ def _is_found(checkup: Checkup, warning: str) -> bool:
     return any(_EXPLAINED.get(each.code, warning + ".") in warning for each in findings)
 
 
-def _not_at_work(checkup: Checkup, client: str, outcome: str, process: str) -> None:
+def _report_uninstrumented(checkup: Checkup, client: str, outcome: str, process: str) -> None:
     """Report a client that was not instrumented, unless it is not installed."""
     kind, _, rest = outcome.partition(": ")
     where = f"{process}, {client}"
@@ -231,7 +231,9 @@ _UNTRACED: Final = {
 """Kind in a survey → code, severity, words, fix."""
 
 
-def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Mapping[str, Any]], where: str) -> None:
+def _judge_recording(
+    checkup: Checkup, report: Mapping[str, Any], traced: Sequence[Mapping[str, Any]], where: str
+) -> None:
     if not report["ended"] and not report["running"]:
         checkup.warning(
             "ended_abruptly",
@@ -239,7 +241,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
             where=where,
             fix="let it end by itself or on SIGINT, and handle SIGTERM by sys.exit()",
         )
-    for client in at_work:
+    for client in traced:
         if not client["records"]:
             checkup.error(
                 "no_provider",
@@ -248,7 +250,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
                 fix="install opentelemetry-distro and use opentelemetry-instrument, "
                 "or call trace.set_tracer_provider()",
             )
-    if not any(client["records"] for client in at_work):
+    if not any(client["records"] for client in traced):
         return
     if not set(report["propagated"]) - _NO_TRACE_CONTEXT:
         checkup.error(
@@ -258,7 +260,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
             fix="set OTEL_PROPAGATORS=tracecontext,baggage; under OTEL_CONFIG_FILE, write propagator: into that file",
         )
     for lane, account in (lane for processor in report["processors"] for lane in processor.items()):
-        _lane(checkup, lane, account, report["warnings"], where)
+        _judge_lane(checkup, lane, account, report["warnings"], where)
     for reason, count in report["unrecorded"].items():
         if count:
             checkup.warning(
@@ -269,7 +271,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
             )
 
 
-def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Sequence[str], where: str) -> None:
+def _judge_lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Sequence[str], where: str) -> None:
     lost = {**account["dropped"], "failed": account["failed"]}
     causes = ", ".join(f"{reason}: {count}" for reason, count in lost.items() if count)
     if causes:

@@ -73,12 +73,12 @@ def doctor(
     if as_json:
         sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
     else:
-        _print(checkup.as_dict())
+        _print_report(checkup.as_dict())
     return 0 if checkup.healthy else 1
 
 
-def _print(report: Mapping[str, Any]) -> None:
-    lines = _lines(report["facts"])
+def _print_report(report: Mapping[str, Any]) -> None:
+    lines = _format_facts(report["facts"])
     for each in report["findings"]:
         lines += ["", f"{each['severity']}: {each['what']} ({each['code']})"]
         lines += [f"  where: {each['where']}", f"  fix: {each['fix']}"]
@@ -90,15 +90,15 @@ def _print(report: Mapping[str, Any]) -> None:
 _ONE_OF: Final = {"processes": "process", "processors": "processor", "warnings": "warning"}
 
 
-def _lines(facts: Mapping[str, Any]) -> list[str]:
+def _format_facts(facts: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, value in facts.items():
         if isinstance(value, dict):
-            below = _lines(value)
+            below = _format_facts(value)
             lines += [f"{name}:", *(f"  {line}" for line in below)] if below else []
         elif isinstance(value, list) and name in _ONE_OF:
             for number, each in enumerate(value, start=1):
-                lines += _lines({f"{_ONE_OF[name]} {number}": each})
+                lines += _format_facts({f"{_ONE_OF[name]} {number}": each})
         elif isinstance(value, bool):
             lines.append(f"{name}: {str(value).lower()}")
         elif value is not None and value != []:

@@ -162,7 +162,7 @@ class _Report:
             "pid": os.getpid(),
             "program": Path(sys.argv[0]).name if sys.argv else "",
             "ended": ended,
-            "clients": {name: self._client(*each) for name, each in self._clients.items()},
+            "clients": {name: self._describe_client(*each) for name, each in self._clients.items()},
             "processors": [each.stats() for each in self._processors()],
             "unrecorded": instrumentors[0].unrecorded,
             "propagated": sorted(propagate.get_global_textmap().fields),
@@ -171,16 +171,16 @@ class _Report:
             "application_servers": servers_of(application_kafka_config() or {}) or None,
         }
 
-    def _client(self, instrumentor: _Instrumented, outcome: str) -> dict[str, Any]:
+    def _describe_client(self, instrumentor: _Instrumented, outcome: str) -> dict[str, Any]:
         provider = instrumentor.provider
         return {
             "outcome": outcome,
-            "survey": self._untraced(instrumentor),
+            "survey": self._update_survey(instrumentor),
             "provider": f"{type(provider).__module__}.{type(provider).__qualname__}",
             "records": hasattr(provider, "add_span_processor") or instrumentor.processor is not None,
         }
 
-    def _untraced(self, instrumentor: _Instrumented) -> dict[str, list[str]]:
+    def _update_survey(self, instrumentor: _Instrumented) -> dict[str, list[str]]:
         """Return what was untraced at first and what is now; of entries ``name: count`` the last count stands."""
         survey = self._surveys.setdefault(instrumentor.client, {})
         for kind, names in ({} if instrumentor.patches is None else instrumentor.patches.survey()).items():

@@ -75,7 +75,7 @@ class CheckingSession(requests.Session):
             reply = self._sender.request(method, url, *args, **{**named, "stream": True})
             _read_content(reply, deadline_ns)
         except requests.RequestException as error:
-            self._on_error(_innermost(error))
+            self._on_error(_describe_innermost(error))
             raise
         if misdirection := _find_misdirection(reply, method, url):
             reply.reason = misdirection
@@ -118,7 +118,7 @@ def _read_content(reply: requests.Response, deadline_ns: int | None) -> None:
     reply._content = bytes(content)  # noqa: SLF001 - where its property keeps it
 
 
-def _innermost(error: Exception) -> str:
+def _describe_innermost(error: Exception) -> str:
     """Return what is at the bottom of an error of requests or urllib3, as one line."""
     inner = next((each for each in (getattr(error, "reason", None), *error.args) if isinstance(each, Exception)), None)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}" if inner is None else _innermost(inner)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}" if inner is None else _describe_innermost(inner)

@@ -139,27 +139,27 @@ class SpooledDelivery(MessageDelivery):
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages``, or keep them; return what could be neither."""
-        with self._used():
-            if self._down and not self._back(deadline):
-                return self._kept(Undelivered(tuple(messages)))
+        with self._in_use():
+            if self._down and not self._is_back(deadline):
+                return self._keep(Undelivered(tuple(messages)))
             left = self._inner.deliver(messages, min(deadline, compute_deadline(self._clock, PATIENCE_MS)))
-            self._note(left, len(messages))
+            self._note_outage(left, len(messages))
             if not left.retriable:
                 self._adopt_due()
                 self._replay(deadline)
-            return self._kept(left)
+            return self._keep(left)
 
     def idle(self) -> None:
         """Try what waits, if it is time to."""
-        with self._used():
+        with self._in_use():
             self._adopt_due()
             deadline = compute_deadline(self._clock, self._timeout_ms)
-            if self._spool.waiting and (not self._down or self._back(deadline)):
+            if self._spool.waiting and (not self._down or self._is_back(deadline)):
                 self._replay(deadline)
 
     def flush(self, deadline: MonotonicNs) -> bool:
         """Send what waits; ``True`` only when nothing is left on disk nor on its way."""
-        with self._used():
+        with self._in_use():
             while self._spool.waiting and self._clock.monotonic_ns() < deadline:
                 if not self._replay(deadline):
                     return False
@@ -196,7 +196,7 @@ class SpooledDelivery(MessageDelivery):
         }
 
     @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _in_use(self) -> Iterator[None]:
         with self._lock:
             try:
                 yield
@@ -204,11 +204,11 @@ class SpooledDelivery(MessageDelivery):
                 if self._closed:
                     self._spool.close()
 
-    def _back(self, deadline: MonotonicNs) -> bool:
+    def _is_back(self, deadline: MonotonicNs) -> bool:
         """Return whether it is time to try again, and the broker then takes one of the waiting messages."""
         return self._clock.monotonic_ns() >= self._retry_ns and self._replay(deadline, 1, within_ms=_PROBE_MS)
 
-    def _kept(self, left: Undelivered) -> Undelivered:
+    def _keep(self, left: Undelivered) -> Undelivered:
         taken = self._spool.put(left.retriable) if left.retriable else 0
         self.spooled += taken
         return Undelivered(left.retriable[taken:], left.rejected)
@@ -220,7 +220,7 @@ class SpooledDelivery(MessageDelivery):
             return True
         give_up = min(deadline, compute_deadline(self._clock, within_ms))
         left = self._inner.deliver([each.message for each in waiting], give_up)
-        self._note(left, len(waiting))
+        self._note_outage(left, len(waiting))
         retriable, rejected = set(map(id, left.retriable)), set(map(id, left.rejected))
         done = [each for each in waiting if id(each.message) not in retriable]
         self.refused += len(rejected)
@@ -228,7 +228,7 @@ class SpooledDelivery(MessageDelivery):
         self._spool.ack(done)
         return not left.retriable
 
-    def _note(self, left: Undelivered, count: int) -> None:
+    def _note_outage(self, left: Undelivered, count: int) -> None:
         """The broker is away when it took nothing at all: what it took in part, it may have been too slow for."""
         self._down = bool(left.retriable) and len(left.messages) == count
         if self._down:

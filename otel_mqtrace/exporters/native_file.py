@@ -40,18 +40,18 @@ class LandingDelivery(MessageDelivery):
             LandedMessage(source=self._source, arrival_ms=arrival_ms, keys=message.keys, body=message.value)
             for message in messages
         ]
-        if self._closed or not self._try(lambda: self._writer.write(landed)):
+        if self._closed or not self._try_to(lambda: self._writer.write(landed)):
             return Undelivered(tuple(messages))
         self.idle()  # if that fails, the batch is written, and finished by the next attempt
         return Undelivered()
 
     def idle(self) -> None:
         """Finish parts that have grown old or large."""
-        self._try(self._writer.finish_due)
+        self._try_to(self._writer.finish_due)
 
     def flush(self, deadline: MonotonicNs) -> bool:  # noqa: ARG002 - as above
         """Finish the open parts."""
-        return self._try(self._writer.finish)
+        return self._try_to(self._writer.finish)
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse further messages and finish the open parts."""
@@ -64,7 +64,7 @@ class LandingDelivery(MessageDelivery):
         self._writing = threading.Lock()
         self._writer.after_fork()
 
-    def _try(self, act: Callable[[], object]) -> bool:
+    def _try_to(self, act: Callable[[], object]) -> bool:
         try:
             with self._writing:
                 removed = self._writer.drop_removed()

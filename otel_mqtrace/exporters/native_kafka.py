@@ -180,7 +180,7 @@ class TraceProducer(MessageDelivery):
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
         try:
-            producer = self._connected(deadline)
+            producer = self._connect(deadline)
         except MqTraceError as error:
             self.failures.report(str(error))
             return Undelivered(tuple(messages))
@@ -241,19 +241,19 @@ class TraceProducer(MessageDelivery):
                 level, self._has_raised = logging.DEBUG if self._has_raised else logging.WARNING, True
                 _logger.log(level, "mqtrace: a callback of the trace producer raised %r (logged once)", error)
 
-    def _connected(self, deadline: MonotonicNs) -> Any:
+    def _connect(self, deadline: MonotonicNs) -> Any:
         if self._closed:
             raise PeerError("the native exporter was shut down")
         if self._producer is None:
             properties = self._connection()
             self._properties = lambda: properties
-            self._producer = self._build(properties)
+            self._producer = self._build_producer(properties)
         producer = self._producer  # a shutdown meanwhile takes it away
         if self._create_topic:
-            self._create_topic = not self._topic_created(deadline)
+            self._create_topic = not self._ensure_topic(deadline)
         return producer
 
-    def _build(self, properties: Mapping[str, Any]) -> Any:
+    def _build_producer(self, properties: Mapping[str, Any]) -> Any:
         try:
             # Not confluent_kafka.Producer: that name may be the instrumented one.
             from confluent_kafka.cimpl import KafkaException, Producer  # noqa: PLC0415 - optional extra
@@ -272,7 +272,7 @@ class TraceProducer(MessageDelivery):
                 f"the trace producer for {servers} cannot be built: {error.__cause__ or error}: {fix}"
             ) from error
 
-    def _topic_created(self, deadline: MonotonicNs) -> bool:
+    def _ensure_topic(self, deadline: MonotonicNs) -> bool:
         """Create the trace topic; return ``False`` without an answer, so that the next export tries again.
 
         At most half of the time until ``deadline``: the topic may exist, and the rest is for sending.

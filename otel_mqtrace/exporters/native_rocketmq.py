@@ -102,8 +102,8 @@ class RocketMqTraceProducer(MessageDelivery):
         if not self._delivering.acquire(timeout=seconds_until(self._clock, deadline)):
             return Undelivered(tuple(messages))
         try:
-            attempts = [self._attempt(message) for message in messages]
-            self._deliver(self._connected(), attempts, min(deadline, compute_deadline(self._clock, self._timeout_ms)))
+            attempts = [self._make_attempt(message) for message in messages]
+            self._deliver(self._connect(), attempts, min(deadline, compute_deadline(self._clock, self._timeout_ms)))
         except MqTraceError as error:
             self.failures.report(str(error), kind=_kind_of(error))
             return Undelivered(tuple(messages))
@@ -121,7 +121,7 @@ class RocketMqTraceProducer(MessageDelivery):
         no_such_topic = min(deadline, compute_deadline(self._clock, _TOPIC_WAIT_MS))
         pause_s = _FIRST_PAUSE_S
         while True:
-            another_may_do = self._try(client, [each for each in attempts if each.is_open], deadline)
+            another_may_do = self._send_waiting(client, [each for each in attempts if each.is_open], deadline)
             waiting = [each for each in attempts if each.is_open]
             if not waiting:
                 return
@@ -135,13 +135,13 @@ class RocketMqTraceProducer(MessageDelivery):
             self._shunned.clear()
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _try(self, client: RemotingClient, waiting: Sequence[_Attempt], deadline: MonotonicNs) -> bool:
+    def _send_waiting(self, client: RemotingClient, waiting: Sequence[_Attempt], deadline: MonotonicNs) -> bool:
         """Send all that wait once; return whether that has shown a broker to fail that was not known to.
 
         Such a broker is shunned for thirty seconds, or until no other is left.
         """
         try:
-            queues = self._queues(client, deadline)
+            queues = self._find_queues(client, deadline)
         except PeerError as error:
             for each in waiting:
                 each.error = error
@@ -168,7 +168,7 @@ class RocketMqTraceProducer(MessageDelivery):
             self._shunned |= dict.fromkeys(failing, compute_deadline(self._clock, _SHUN_MS))
         return bool(failing - shunned)
 
-    def _queues(self, client: RemotingClient, deadline: MonotonicNs) -> Sequence[Queue]:
+    def _find_queues(self, client: RemotingClient, deadline: MonotonicNs) -> Sequence[Queue]:
         """Return the queues of the trace topic, which is created if configured; raise ``PeerError`` without any."""
         topic = self._topic
         try:
@@ -187,7 +187,7 @@ class RocketMqTraceProducer(MessageDelivery):
             raise PeerError(f"no broker with a master takes messages for {topic}")
         return queues
 
-    def _attempt(self, message: TraceMessage) -> _Attempt:
+    def _make_attempt(self, message: TraceMessage) -> _Attempt:
         properties = {
             semconv.HEADER_KEYS: message.keys,
             semconv.HEADER_UNIQ_KEY: new_unique_id(),
@@ -195,7 +195,7 @@ class RocketMqTraceProducer(MessageDelivery):
         }
         return _Attempt(message, {name: value for name, value in properties.items() if value})
 
-    def _connected(self) -> RemotingClient:
+    def _connect(self) -> RemotingClient:
         if self._closed.is_set():
             raise PeerError("the native exporter was shut down")
         if self._client is None:

@@ -90,7 +90,7 @@ def open_stock_exporter(
     """
     given = {name: value for name, value in settings.items() if value is not None}
     try:
-        module = _second_instance(_MODULES[protocol])
+        module = _load_second_instance(_MODULES[protocol])
         if protocol == HTTP:
             from otel_mqtrace.exporters.http_session import CheckingSession, RepeatingSession  # noqa: PLC0415 - optional extra
 
@@ -126,7 +126,7 @@ def read_partial_success(reply: bytes) -> tuple[int, str]:
     return max(response.partial_success.rejected_spans, 0), response.partial_success.error_message
 
 
-def _second_instance(name: str) -> ModuleType:
+def _load_second_instance(name: str) -> ModuleType:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.loader is None:
         raise ImportError(f"no module {name}")
@@ -179,7 +179,7 @@ class OtlpSpanExporter(SpanExporter):
         self._outcome: ExportOutcome | None = None
         self._rejected = 0
         self._exporter = open_stock_exporter(
-            _chosen_protocol(protocol),
+            _choose_protocol(protocol),
             attrgetter("body"),
             read_reply=self._read_reply,
             endpoint=endpoint,
@@ -198,7 +198,7 @@ class OtlpSpanExporter(SpanExporter):
         """Send several batches, joined up to 1 MiB and split above 4 MiB; ``FAILURE`` if any of them is lost."""
         lost: dict[int, str] = {}
         position = 0
-        for request in _joined(batches):
+        for request in _join(batches):
             spans = range(position, position + request.spans)
             position = spans.stop
             self._rejected = 0
@@ -230,11 +230,11 @@ class OtlpSpanExporter(SpanExporter):
         self._exporter.shutdown()
 
 
-def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[_Request]:
+def _join(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[_Request]:
     bodies: list[bytes] = []
     errors: list[int] = []
     spans = 0
-    for count, body, unencoded in chain.from_iterable(map(_encoded, batches)):
+    for count, body, unencoded in chain.from_iterable(map(_encode, batches)):
         for error, number in Counter(map(repr, unencoded.values())).items():
             _logger.error("mqtrace: spans left out because they cannot be written as OTLP: %d (%s)", number, error)
         if bodies and sum(map(len, bodies)) + len(body) > _MAX_JOINED_BYTES:
@@ -246,18 +246,18 @@ def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[_Request]:
     yield _Request(spans, b"".join(bodies), errors)
 
 
-def _encoded(batch: Sequence[ReadableSpan]) -> Iterator[tuple[int, bytes, Mapping[int, Exception]]]:
+def _encode(batch: Sequence[ReadableSpan]) -> Iterator[tuple[int, bytes, Mapping[int, Exception]]]:
     """Yield a batch, in halves where it is too large: how many spans, their bytes, and the errors by position."""
     body, unencoded = encode_spans(batch, attributes_of)
     half = len(batch) // 2
     if half and len(body) > _MAX_REQUEST_BYTES:
-        yield from _encoded(batch[:half])
-        yield from _encoded(batch[half:])
+        yield from _encode(batch[:half])
+        yield from _encode(batch[half:])
     else:
         yield len(batch), body, unencoded
 
 
-def _chosen_protocol(given: str | None) -> str:
+def _choose_protocol(given: str | None) -> str:
     named = given or next((os.environ[name] for name in _PROTOCOL_VARIABLES if os.environ.get(name, "").strip()), GRPC)
     protocol = named.strip()
     if protocol in _MODULES:

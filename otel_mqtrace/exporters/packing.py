@@ -97,7 +97,7 @@ class Packing:
 
     def add_context(self, origin: int, trace_ctx: TraceContext) -> None:
         """Encode and add a context: whole if it fits, else message by message."""
-        packed, pieces = self.packed, _pieces(trace_ctx)
+        packed, pieces = self.packed, _split_by_topic(trace_ctx)
         while pieces:
             piece = pieces.pop(0)
             try:
@@ -110,10 +110,10 @@ class Packing:
                     if encoded.body:
                         packed.replaced += encoded.replaced
                         group = (piece.beans[0].topic if piece.beans else None, piece.region_id)
-                        self.added.append((origin, (group, encoded.body, self._bounded_keys(piece, encoded.keys))))
+                        self.added.append((origin, (group, encoded.body, self._bound_keys(piece, encoded.keys))))
                     continue
                 reason = TOO_LARGE
-            pieces[:0] = _split(piece)  # one bad message must not take the others of its call along
+            pieces[:0] = _split_by_message(piece)  # one bad message must not take the others of its call along
             if len(piece.beans) <= 1:
                 packed.refused[origin] = reason
 
@@ -129,10 +129,10 @@ class Packing:
             is_over = sum(map(len, bodies)) > self._max_message_bytes
             # in their order: ids of one producer ascend, so that sorting them takes a tenth
             keys = dict.fromkeys(() if is_over else chain.from_iterable([each for _, (_, _, each) in entries]))
-            if is_over or _keys_bytes(keys) > self._max_keys_bytes:
+            if is_over or _count_key_bytes(keys) > self._max_keys_bytes:
                 messages = self._split_messages(added)
                 break
-            messages.append(_message(bodies, keys, [origin for origin, _ in entries]))
+            messages.append(_make_message(bodies, keys, [origin for origin, _ in entries]))
         self.packed.messages += messages
 
     def _split_messages(self, added: Iterable[tuple[int, _Encoded]]) -> list[TraceMessage]:
@@ -141,30 +141,30 @@ class Packing:
         filling: defaultdict[_Group, _Filling] = defaultdict(_Filling)
         for origin, (group, body, keys) in added:
             current = filling[group]
-            new_bytes = _keys_bytes([key for key in keys if key not in current.keys])
+            new_bytes = _count_key_bytes([key for key in keys if key not in current.keys])
             if current.bodies and (
                 current.body_bytes + len(body) > self._max_message_bytes
                 or (new_bytes and current.keys_bytes + new_bytes > self._max_keys_bytes)
             ):
-                messages.append(_message(current.bodies, current.keys, current.origins))
+                messages.append(_make_message(current.bodies, current.keys, current.origins))
                 current = filling[group] = _Filling()
-                new_bytes = _keys_bytes(keys)
+                new_bytes = _count_key_bytes(keys)
             current.bodies.append(body)
             current.body_bytes += len(body)
             current.keys_bytes += new_bytes
             current.keys |= dict.fromkeys(keys)
             current.origins.add(origin)
-        return messages + [_message(each.bodies, each.keys, each.origins) for each in filling.values()]
+        return messages + [_make_message(each.bodies, each.keys, each.origins) for each in filling.values()]
 
-    def _bounded_keys(self, trace_ctx: TraceContext, keys: frozenset[str]) -> frozenset[str]:
+    def _bound_keys(self, trace_ctx: TraceContext, keys: frozenset[str]) -> frozenset[str]:
         """Return the keys of one piece that fit the bound; message ids come first, they are what is searched."""
         bound = self._max_keys_bytes
-        if _keys_bytes(keys) <= bound:
+        if _count_key_bytes(keys) <= bound:
             return keys
         ids = {bean.msg_id for bean in trace_ctx.beans}
         kept: set[str] = set()
-        for key in sorted(keys, key=lambda key: (key not in ids, _keys_bytes((key,)), key)):
-            bound -= _keys_bytes((key,))
+        for key in sorted(keys, key=lambda key: (key not in ids, _count_key_bytes((key,)), key)):
+            bound -= _count_key_bytes((key,))
             if bound < 0:
                 break
             kept.add(key)
@@ -187,7 +187,7 @@ class _Filling:
         self.origins: set[int] = set()
 
 
-def _message(bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int]) -> TraceMessage:
+def _make_message(bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int]) -> TraceMessage:
     return TraceMessage(
         value=b"".join(bodies),
         keys=KEY_SEPARATOR.join(sorted(keys)),
@@ -196,10 +196,10 @@ def _message(bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int
     )
 
 
-def _pieces(trace_ctx: TraceContext) -> list[TraceContext]:
+def _split_by_topic(trace_ctx: TraceContext) -> list[TraceContext]:
     """Return ``trace_ctx`` as contexts of one source topic each, with as many messages as a record may have."""
     if trace_ctx.trace_type in FIRST_BEAN_ONLY:
-        return _split(trace_ctx) or [trace_ctx]
+        return _split_by_message(trace_ctx) or [trace_ctx]
     by_topic: dict[str | None, list[TraceBean]] = {}
     for bean in trace_ctx.beans:
         by_topic.setdefault(bean.topic, []).append(bean)
@@ -208,11 +208,11 @@ def _pieces(trace_ctx: TraceContext) -> list[TraceContext]:
     return [replace(trace_ctx, beans=tuple(beans)) for beans in by_topic.values()]
 
 
-def _split(trace_ctx: TraceContext) -> list[TraceContext]:
+def _split_by_message(trace_ctx: TraceContext) -> list[TraceContext]:
     return [replace(trace_ctx, beans=(bean,)) for bean in trace_ctx.beans] if len(trace_ctx.beans) > 1 else []
 
 
-def _keys_bytes(keys: Collection[str]) -> int:
+def _count_key_bytes(keys: Collection[str]) -> int:
     text = "".join(keys)
     return len(text if text.isascii() else text.encode("utf-8", "replace")) + len(KEY_SEPARATOR) * len(keys)
 
@@ -270,7 +270,7 @@ class SpanPacker:
                     record: NativeRecord | None = None if write is None else write(dialect)
                     if record is not None and len(record[1]) <= max_bytes:
                         packing.added.append((origin, record))
-                    elif (trace_ctx := self._map(origin, readable_span(span), unmapped)) is not None:
+                    elif (trace_ctx := self._map_span(origin, readable_span(span), unmapped)) is not None:
                         packing.add_context(origin, trace_ctx)
                 except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
                     unmapped[origin] = ENCODE_ERROR
@@ -299,7 +299,7 @@ class SpanPacker:
         self.counts = NativeCounts()
         self._logged = set()
 
-    def _map(self, origin: int, span: ReadableSpan, unmapped: dict[int, str]) -> TraceContext | None:
+    def _map_span(self, origin: int, span: ReadableSpan, unmapped: dict[int, str]) -> TraceContext | None:
         """Return the record of ``span``, ``None`` where it has none; ``unmapped`` gets the reason of one not whole."""
         trace_ctx = trace_context_of(span)
         if not getattr(span, "is_untouched", False) and (hit := limits_hit(span)):  # a record meets no limit
@@ -307,14 +307,14 @@ class SpanPacker:
             for limit in set(hit) - self._logged:
                 self._logged.add(limit)
                 _logger.warning(_TOO_LOW, limit, TRUNCATED)
-            trace_ctx = trace_ctx and _with_whole_names(trace_ctx, span)
+            trace_ctx = trace_ctx and _drop_cut_names(trace_ctx, span)
         if trace_ctx is None or not trace_ctx.beans:
             return None
         is_missing = trace_ctx.region_id is None and self._region_id is not None
         return replace(trace_ctx, region_id=self._region_id) if is_missing else trace_ctx
 
 
-def _with_whole_names(trace_ctx: TraceContext, span: ReadableSpan) -> TraceContext:
+def _drop_cut_names(trace_ctx: TraceContext, span: ReadableSpan) -> TraceContext:
     """Return ``trace_ctx`` without messages whose topic or id is cut: under a wrong name a record misleads."""
     whole = [
         bean

@@ -99,7 +99,7 @@ class Segment:
             frame = os.pread(self.fd, size, offset)
         except OSError:  # counted by the caller
             return None
-        return _message(frame) if len(frame) == size else None
+        return _decode_frame(frame) if len(frame) == size else None
 
     def mark(self, offset: int) -> None:
         """Mark the frame at ``offset`` as delivered: for this process at once, then on disk; raises ``OSError``."""
@@ -155,7 +155,7 @@ def encode_frame(message: TraceMessage) -> bytes:
     return _FRAME.pack(0, message.contexts, len(keys), len(message.value), crc) + keys + message.value
 
 
-def _message(frame: bytes) -> TraceMessage:
+def _decode_frame(frame: bytes) -> TraceMessage:
     _, contexts, keys_bytes, _, _ = _FRAME.unpack_from(frame)
     split = _FRAME.size + keys_bytes
     return TraceMessage(
@@ -218,7 +218,7 @@ class Spool:
 
     def adopt(self) -> None:
         """Take over the segments that no process holds, oldest first; report and skip one that cannot be read."""
-        with self._used():
+        with self._in_use():
             held = {segment.path for segment in self._segments}
             with self._logging():
                 for path in sorted(set(self._directory.glob(f"*{_SUFFIX}")) - held, key=_age):
@@ -226,13 +226,13 @@ class Spool:
 
     def put(self, messages: Sequence[TraceMessage]) -> int:
         """Append ``messages`` in order and sync; return how many are safe: a full spool or disk refuses the rest."""
-        with self._used():
-            frames = self._fitting_frames(messages)
+        with self._in_use():
+            frames = self._encode_fitting(messages)
             if not frames:
                 return 0
             safe = 0
             with self._logging():
-                segment = self._writable(sum(map(len, frames)))
+                segment = self._find_writable(sum(map(len, frames)))
                 end = segment.end
                 with self._logging():
                     for frame in frames:
@@ -249,15 +249,15 @@ class Spool:
 
     def oldest(self, count: int) -> list[Waiting]:
         """Return up to ``count`` of the messages that have waited longest; they stay until :meth:`ack`."""
-        with self._used():
-            return list(itertools.islice(self._readable(), count))
+        with self._in_use():
+            return list(itertools.islice(self._read_waiting(), count))
 
     def ack(self, delivered: Sequence[Waiting]) -> None:
         """Mark ``delivered`` on disk; a segment of which nothing waits any more is removed.
 
         What cannot be marked on disk now is forgotten here anyway: another process may send it once more.
         """
-        with self._used():
+        with self._in_use():
             touched = {id(each.segment): each.segment for each in delivered}.values()
             with self._logging():
                 for each in delivered:
@@ -273,7 +273,7 @@ class Spool:
 
     def close(self) -> None:
         """Close the segments: what waits is for another process."""
-        with self._used():
+        with self._in_use():
             for segment in list(self._segments):
                 if not segment.frames:
                     self._remove(segment)
@@ -296,7 +296,7 @@ class Spool:
             segment.close()
 
     @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _in_use(self) -> Iterator[None]:
         if self._pid != os.getpid():  # a fork that was not announced: two processes would write into one file
             self.after_fork()
         with self._lock:
@@ -314,7 +314,7 @@ class Spool:
         self._logged.add(text)
         _logger.log(level, "mqtrace: the spool %s: %s (logged once)", self._directory, text)
 
-    def _fitting_frames(self, messages: Sequence[TraceMessage]) -> list[bytes]:
+    def _encode_fitting(self, messages: Sequence[TraceMessage]) -> list[bytes]:
         room = self._max_bytes - self.waiting_bytes
         frames = []
         for message in messages:
@@ -326,7 +326,7 @@ class Spool:
             frames.append(frame)
         return frames
 
-    def _readable(self) -> Iterator[Waiting]:
+    def _read_waiting(self) -> Iterator[Waiting]:
         for segment in self._segments:
             for offset in list(segment.frames):
                 message = segment.read(offset)
@@ -335,14 +335,14 @@ class Spool:
                 else:
                     yield Waiting(message, segment, offset)
 
-    def _writable(self, size: int) -> Segment:
+    def _find_writable(self, size: int) -> Segment:
         own = self._own
         if own is None or own.unlinked or (own.end and own.end + size > _SEGMENT_BYTES):
-            own = self._own = self._created()
+            own = self._own = self._create_segment()
             self._segments.append(own)
         return own
 
-    def _created(self) -> Segment:
+    def _create_segment(self) -> Segment:
         self._directory.mkdir(parents=True, exist_ok=True)  # another process may have removed it
         while True:
             # A container's process often has the name and number of the one before it, and its files are still here.

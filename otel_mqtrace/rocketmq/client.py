@@ -61,7 +61,7 @@ class Outgoing:
     properties: Mapping[str, str]
 
 
-def _number(answer: Command, name: str) -> int:
+def _read_number(answer: Command, name: str) -> int:
     try:
         return int(answer.fields[name])
     except (KeyError, ValueError):
@@ -76,7 +76,7 @@ def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
     )
 
 
-def _naming_broker(error: PeerError, broker: str, topic: str) -> PeerError:
+def _name_broker(error: PeerError, broker: str, topic: str) -> PeerError:
     """Return ``error``, with the broker's name and the fix if no answer came."""
     if not isinstance(error, SilentError):
         return error
@@ -195,19 +195,19 @@ class RemotingClient:
         """Return the oldest offset that is there, and the next message's, of each of ``queues``."""
         lowest = partial(make_queue_command, RequestCode.GET_MIN_OFFSET)
         highest = partial(make_queue_command, RequestCode.GET_MAX_OFFSET)
-        lows = self._of_queues(queues, lowest, "the oldest offset", masters_only=masters_only)
-        highs = self._of_queues(queues, highest, "the next offset", masters_only=masters_only)
-        return {queue: (_number(lows[queue], "offset"), _number(highs[queue], "offset")) for queue in queues}
+        lows = self._call_queues(queues, lowest, "the oldest offset", masters_only=masters_only)
+        highs = self._call_queues(queues, highest, "the next offset", masters_only=masters_only)
+        return {queue: (_read_number(lows[queue], "offset"), _read_number(highs[queue], "offset")) for queue in queues}
 
     def offsets_at(self, queues: Sequence[Queue], time_ms: int) -> dict[Queue, int]:
         """Return the offset of the first message of each queue that was stored at ``time_ms`` or later."""
         search = partial(make_queue_command, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=time_ms)
-        answers = self._of_queues(queues, search, "the offset of a time")
-        return {queue: _number(answer, "offset") for queue, answer in answers.items()}
+        answers = self._call_queues(queues, search, "the offset of a time")
+        return {queue: _read_number(answer, "offset") for queue, answer in answers.items()}
 
     def committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int | None]:
         """Return what ``group`` remembers of each queue; ``None`` is nothing. Masters only: slaves may be behind."""
-        answers = self._of_queues(
+        answers = self._call_queues(
             queues,
             # without the flag a broker invents a zero
             partial(
@@ -218,7 +218,7 @@ class RemotingClient:
             accepted=_FOUND_OR_NOT,
         )
         return {
-            queue: _number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
+            queue: _read_number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
             for queue, answer in answers.items()
         }
 
@@ -233,7 +233,7 @@ class RemotingClient:
         """
         first = list({queue.broker: queue for queue in offsets}.values())
         for queues in (first, [queue for queue in offsets if queue not in first]):
-            self._of_queues(
+            self._call_queues(
                 queues,
                 lambda queue: make_queue_command(
                     RequestCode.UPDATE_CONSUMER_OFFSET, queue, consumerGroup=group, commitOffset=offsets[queue]
@@ -270,16 +270,16 @@ class RemotingClient:
             )
 
         pulled = {}
-        for queue, answer in self._of_queues(list(offsets), request, f"a pull for {group}", accepted=PULLED).items():
+        for queue, answer in self._call_queues(list(offsets), request, f"a pull for {group}", accepted=PULLED).items():
             messages = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
-            pulled[queue] = Pulled(messages, _number(answer, "nextBeginOffset"))
+            pulled[queue] = Pulled(messages, _read_number(answer, "nextBeginOffset"))
         return pulled
 
     def send(
         self, messages: Sequence[Outgoing], *, group: str, deadline: MonotonicNs | None = None
     ) -> list[PeerError | None]:
         """Send ``messages`` at once, large bodies compressed; return the error of each, if any. No retries."""
-        answers = self.call_all([self._sending(message, group, deadline) for message in messages], deadline)
+        answers = self.call_all([self._make_send_request(message, group, deadline) for message in messages], deadline)
         return [answer if isinstance(answer, PeerError) else None for answer in answers]
 
     def find_by_key(
@@ -301,14 +301,14 @@ class RemotingClient:
             request = Request(route.readers(broker), command, f"a query of {topic}", _FOUND_OR_NOT)
             [answer] = self.call_all([request])
             if isinstance(answer, PeerError):
-                raise _naming_broker(answer, broker, topic)
+                raise _name_broker(answer, broker, topic)
             if answer.code == ResponseCode.SUCCESS:
                 messages = decode_messages(answer.body)
                 yield from ((broker, message) for message in messages if _has_key(message, topic, key))
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _of_queues(
+    def _call_queues(
         self,
         queues: Sequence[Queue],
         request: Callable[[Queue], Command],
@@ -327,11 +327,11 @@ class RemotingClient:
         for queue, answer in zip(queues, self.call_all(requests), strict=True):
             if isinstance(answer, PeerError):
                 self.forget_route(queue.topic)
-                raise _naming_broker(answer, queue.broker, queue.topic)
+                raise _name_broker(answer, queue.broker, queue.topic)
             answers[queue] = answer
         return answers
 
-    def _sending(self, message: Outgoing, group: str, deadline: MonotonicNs | None) -> Request:
+    def _make_send_request(self, message: Outgoing, group: str, deadline: MonotonicNs | None) -> Request:
         queue = message.queue
         body, sys_flag = compress_body(message.body)
         fields = {  # the one-letter names are those of SendMessageRequestHeaderV2
@@ -378,14 +378,14 @@ class RemotingClient:
         if known is not None and now_ns - known[0] < _ROUTE_NS:
             return known[1]
         command = make_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
-        route = read_route(topic, self._of_name_server(command, f"the route of {topic}", deadline).body)
+        route = read_route(topic, self._call_name_server(command, f"the route of {topic}", deadline).body)
         self._routes[topic] = (now_ns, route)
         return route
 
     def masters(self, deadline: MonotonicNs | None = None) -> tuple[str, ...]:
         """Return the address of every master."""
         command = make_command(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return read_masters(self._of_name_server(command, "the list of brokers", deadline).body)
+        return read_masters(self._call_name_server(command, "the list of brokers", deadline).body)
 
     def call(self, request: Request, deadline: MonotonicNs | None = None) -> Command:
         """Return the answer to ``request``.
@@ -401,17 +401,17 @@ class RemotingClient:
 
     def call_all(self, requests: Sequence[Request], deadline: MonotonicNs | None = None) -> list[Command | PeerError]:
         """Send all ``requests`` at the same time; return the answer to each, or the error."""
-        give_up = self._by(deadline)
-        posted = [self._posted(request, 0, give_up) for request in requests]
-        return [self._answered(request, way, give_up) for request, way in zip(requests, posted, strict=True)]
+        give_up = self._bound_deadline(deadline)
+        posted = [self._post(request, 0, give_up) for request in requests]
+        return [self._await_answer(request, way, give_up) for request, way in zip(requests, posted, strict=True)]
 
-    def _answered(self, request: Request, posted: Posted | PeerError, deadline: MonotonicNs) -> Command | PeerError:
+    def _await_answer(self, request: Request, posted: Posted | PeerError, deadline: MonotonicNs) -> Command | PeerError:
         """Wait for one answer; a server that is silent for its share of the time gives its place to the next."""
         left = len(request.addresses)
         while True:
             if not isinstance(posted, PeerError):
                 try:
-                    answer = self._connections.answer(posted, self._share(deadline, left))
+                    answer = self._connections.answer(posted, self._divide_time(deadline, left))
                 except (SilentError, ProtocolError) as error:
                     posted = error
                 else:
@@ -420,9 +420,9 @@ class RemotingClient:
             left -= 1
             if left <= 0:
                 return posted
-            posted = self._posted(request, len(request.addresses) - left, deadline)
+            posted = self._post(request, len(request.addresses) - left, deadline)
 
-    def _posted(self, request: Request, position: int, deadline: MonotonicNs) -> Posted | PeerError:
+    def _post(self, request: Request, position: int, deadline: MonotonicNs) -> Posted | PeerError:
         if not request.addresses:
             return SilentError(f"{request.doing} needs a master, and it is away")
         try:
@@ -432,13 +432,13 @@ class RemotingClient:
         except SilentError as error:
             return error
 
-    def _of_name_server(self, command: Command, doing: str, deadline: MonotonicNs | None) -> Command:
+    def _call_name_server(self, command: Command, doing: str, deadline: MonotonicNs | None) -> Command:
         """Return the answer of the first name server that gives one, and begin with that one the next time."""
-        give_up = self._by(deadline)
+        give_up = self._bound_deadline(deadline)
         silent: list[str] = []
         for left, address in zip(range(len(self._name_servers), 0, -1), tuple(self._name_servers), strict=True):
             try:
-                return self.call(Request((address,), command, doing), self._share(give_up, left))
+                return self.call(Request((address,), command, doing), self._divide_time(give_up, left))
             except (SilentError, ProtocolError) as error:
                 silent.append(str(error))
                 self._name_servers.append(self._name_servers.pop(0))
@@ -446,11 +446,11 @@ class RemotingClient:
             raise SilentError(f"the name server {silent[0]}; see that it runs, or correct the address")
         raise SilentError(f"no name server answers: {'; '.join(silent)}; see that one runs, or correct the addresses")
 
-    def _share(self, deadline: MonotonicNs, servers: int) -> MonotonicNs:
+    def _divide_time(self, deadline: MonotonicNs, servers: int) -> MonotonicNs:
         """Return until when the first of ``servers`` may take, so that the others have their turn."""
         now_ns = self._clock.monotonic_ns()
         return MonotonicNs(now_ns + (deadline - now_ns) // max(servers, 1))
 
-    def _by(self, deadline: MonotonicNs | None) -> MonotonicNs:
+    def _bound_deadline(self, deadline: MonotonicNs | None) -> MonotonicNs:
         own = MonotonicNs(self._clock.monotonic_ns() + self._timeout_ns)
         return own if deadline is None else min(own, deadline)

@@ -116,23 +116,23 @@ def _decode(frame: memoryview) -> Command:
         raise ProtocolError("a header is not a JSON object")
     remark = document.get("remark")
     return Command(
-        code=_header_number(document, "code"),
-        fields=_field_texts(document.get("extFields")),
+        code=_read_number(document, "code"),
+        fields=_read_fields(document.get("extFields")),
         body=body,
-        opaque=_header_number(document, "opaque"),
-        is_response=bool(_header_number(document, "flag") & _RESPONSE),
+        opaque=_read_number(document, "opaque"),
+        is_response=bool(_read_number(document, "flag") & _RESPONSE),
         remark=None if remark is None else str(remark),
     )
 
 
-def _header_number(header: Mapping[str, Any], name: str) -> int:
+def _read_number(header: Mapping[str, Any], name: str) -> int:
     value = header.get(name, 0)
     if type(value) is not int:
         raise ProtocolError(f"{name} of a header is not a number")
     return value
 
 
-def _field_texts(fields: object) -> dict[str, str]:
+def _read_fields(fields: object) -> dict[str, str]:
     if fields is None:
         return {}
     if not isinstance(fields, dict):
@@ -277,9 +277,11 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
     Raises:
         ProtocolError: it holds none.
     """
-    document = _read(body)
+    document = _parse_json(body)
     try:
-        addresses = {str(each["brokerName"]): _by_id(each["brokerAddrs"]) for each in document.get("brokerDatas") or ()}
+        addresses = {
+            str(each["brokerName"]): _index_by_id(each["brokerAddrs"]) for each in document.get("brokerDatas") or ()
+        }
         queues = [
             (str(each["brokerName"]), int(each["perm"]), int(each["readQueueNums"]), int(each["writeQueueNums"]))
             for each in document.get("queueDatas") or ()
@@ -301,19 +303,19 @@ def read_masters(body: bytes) -> tuple[str, ...]:
     Raises:
         ProtocolError: the body cannot be read.
     """
-    document = _read(body)
+    document = _parse_json(body)
     try:
-        brokers = [_by_id(each["brokerAddrs"]) for each in (document.get("brokerAddrTable") or {}).values()]
+        brokers = [_index_by_id(each["brokerAddrs"]) for each in (document.get("brokerAddrTable") or {}).values()]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the cluster's brokers cannot be read: {error!r}") from error
     return tuple(sorted(addresses[_MASTER] for addresses in brokers if _MASTER in addresses))
 
 
-def _by_id(addresses: Mapping[str, Any]) -> dict[int, str]:
+def _index_by_id(addresses: Mapping[str, Any]) -> dict[int, str]:
     return {int(number): str(address) for number, address in addresses.items()}
 
 
-def _read(body: bytes) -> dict[str, Any]:
+def _parse_json(body: bytes) -> dict[str, Any]:
     try:
         text = _TEXT_OR_BARE_NAME.sub(lambda match: match[0] if match[1] is None else f'"{match[1]}":', body.decode())
         document = json.loads(text)

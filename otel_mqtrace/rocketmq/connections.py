@@ -60,7 +60,7 @@ class Connections:
             SilentError: it could not be sent.
         """
         numbered = replace(command, opaque=next(self._opaque) & _MAX_OPAQUE)
-        connection = self._connection(address, deadline)
+        connection = self._connect(address, deadline)
         connection.send(encode_command(numbered), numbered.opaque, seconds_until(self._clock, deadline))
         return Posted(address, numbered.opaque, connection)
 
@@ -73,13 +73,13 @@ class Connections:
         """
         connection = posted.connection
         while True:
-            answer = connection.taken(posted.opaque)
+            answer = connection.take(posted.opaque)
             if answer is not None:
                 return answer
             left_s = seconds_until(self._clock, deadline)
             if left_s <= 0:
                 connection.catch_up()  # it may have come while the answers of others were waited for
-                answer = connection.taken(posted.opaque)
+                answer = connection.take(posted.opaque)
                 if answer is None:
                     connection.forget(posted.opaque)
                     raise SilentError(f"{posted.address} did not answer in time")
@@ -105,7 +105,7 @@ class Connections:
         for connection in self._open.values():
             connection.shut()
 
-    def _connection(self, address: str, deadline: MonotonicNs) -> _Connection:
+    def _connect(self, address: str, deadline: MonotonicNs) -> _Connection:
         if self._process != os.getpid():  # the sockets are the parent's, too
             for inherited in self._open.values():
                 inherited.leave()
@@ -168,7 +168,7 @@ class _Connection:
             raise SilentError(f"{self._address} closed the connection")
         self._keep(data)
 
-    def taken(self, opaque: int) -> Command | None:
+    def take(self, opaque: int) -> Command | None:
         return self._answers.pop(opaque, None)
 
     def forget(self, opaque: int) -> None:

@@ -90,9 +90,9 @@ def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
     (store_ms,) = _TIME.unpack_from(data, at)
     at += _TIME.size + _HOST_BYTES[bool(sys_flag & _STORE_V6)]
     _, _, body_length = _COUNTS.unpack_from(data, at)
-    body, at = _part(data, at + _COUNTS.size, body_length, end)
-    topic, at = _counted(data, at, end, _TOPIC_LENGTH[magic])
-    properties, at = _counted(data, at, end, _PROPERTIES_LENGTH)
+    body, at = _read_part(data, at + _COUNTS.size, body_length, end)
+    topic, at = _read_counted(data, at, end, _TOPIC_LENGTH[magic])
+    properties, at = _read_counted(data, at, end, _PROPERTIES_LENGTH)
     return StoredMessage(
         topic=topic.decode("utf-8", "replace"),
         queue_id=queue_id,
@@ -104,15 +104,15 @@ def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
     ), end
 
 
-def _part(data: bytes, start: int, length: int, end: int) -> tuple[bytes, int]:
+def _read_part(data: bytes, start: int, length: int, end: int) -> tuple[bytes, int]:
     if start + length > end:
         raise struct.error
     return data[start : start + length], start + length
 
 
-def _counted(data: bytes, start: int, end: int, counter: struct.Struct) -> tuple[bytes, int]:
+def _read_counted(data: bytes, start: int, end: int, counter: struct.Struct) -> tuple[bytes, int]:
     (length,) = counter.unpack_from(data, start)
-    return _part(data, start + counter.size, length, end)
+    return _read_part(data, start + counter.size, length, end)
 
 
 # -- properties -------------------------------------------------------------------------------------------------------
@@ -155,18 +155,18 @@ def decompress_body(message: StoredMessage) -> bytes:
         return message.stored_body
     kind = message.sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
     if kind not in _DECOMPRESSORS:
-        raise BodyError(f"{_place(message)} is compressed in a way ({kind}) that is not known")
+        raise BodyError(f"{_describe_place(message)} is compressed in a way ({kind}) that is not known")
     try:
         return _DECOMPRESSORS[kind](message.stored_body)
     except (zlib.error, OSError, ValueError) as error:
-        raise BodyError(f"{_place(message)} cannot be decompressed: {error}") from error
+        raise BodyError(f"{_describe_place(message)} cannot be decompressed: {error}") from error
 
 
-def _place(message: StoredMessage) -> str:
+def _describe_place(message: StoredMessage) -> str:
     return f"the body of {message.topic} [{message.queue_id}] offset {message.queue_offset}"
 
 
-def _zlib_plain(body: bytes) -> bytes:
+def _inflate(body: bytes) -> bytes:
     stream = zlib.decompressobj()
     plain = stream.decompress(body, _MAX_BODY_BYTES)
     if not stream.eof:
@@ -174,7 +174,7 @@ def _zlib_plain(body: bytes) -> bytes:
     return plain
 
 
-def _streamed(codec: Literal["lz4", "zstd"]) -> Callable[[bytes], bytes]:
+def _make_decompressor(codec: Literal["lz4", "zstd"]) -> Callable[[bytes], bytes]:
     def plain(body: bytes) -> bytes:
         try:
             import pyarrow as pa  # noqa: PLC0415 - optional extra; only producers set to lz4 or zstd need it
@@ -191,8 +191,8 @@ def _streamed(codec: Literal["lz4", "zstd"]) -> Callable[[bytes], bytes]:
 
 
 _DECOMPRESSORS: Final[Mapping[int, Callable[[bytes], bytes]]] = {
-    0: _zlib_plain,  # before 5.0 there was no other
-    1: _streamed("lz4"),
-    2: _streamed("zstd"),
-    _ZLIB: _zlib_plain,
+    0: _inflate,  # before 5.0 there was no other
+    1: _make_decompressor("lz4"),
+    2: _make_decompressor("zstd"),
+    _ZLIB: _inflate,
 }

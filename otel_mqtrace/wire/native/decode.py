@@ -160,9 +160,9 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
     errors: list[BadRecord] = []
     indexes: list[int] = []
     plans: list[_Plan] = []
-    for index, (fields, quirk) in enumerate(_records(text_of(body, charset))):
+    for index, (fields, quirk) in enumerate(_cut_records(text_of(body, charset))):
         try:
-            plan = _plan_for(fields, quirk, msg_type_map)
+            plan = _find_plan(fields, quirk, msg_type_map)
             values = _parse_fields(fields, plan)
         except _BadFieldError as error:
             errors.append(error.record(index))
@@ -186,10 +186,10 @@ def decode_values(text: str, *, msg_type_map: str) -> Iterator[tuple[_Record, tu
         UsageError: an unknown map.
     """
     check_message_type_map(msg_type_map)
-    for index, record in enumerate(_records(text)):
+    for index, record in enumerate(_cut_records(text)):
         values: tuple[Any, ...] | BadRecord
         try:
-            plan = _plan_for(*record, msg_type_map)
+            plan = _find_plan(*record, msg_type_map)
             values = plan.of_kept(_parse_fields(record[0], plan))
         except _BadFieldError as error:
             values = error.record(index)
@@ -223,11 +223,11 @@ def decode_rows(
     rows: list[Row[_T]] = []
     errors: list[BadRecord] = []
     plans: dict[tuple[str, int, CloudSubAfter | None], _Plan] = {}  # of records whose last field is filled
-    for index, (fields, quirk) in enumerate(_records(text_of(body, charset))):
+    for index, (fields, quirk) in enumerate(_cut_records(text_of(body, charset))):
         try:
             plan = plans.get((fields[0], len(fields), quirk)) if fields[-1] else None
             if plan is None:
-                plan = _plan_for(fields, quirk, msg_type_map)
+                plan = _find_plan(fields, quirk, msg_type_map)
                 if fields[-1]:
                     plans[fields[0], len(fields), quirk] = plan
             parsed = _parse_fields(fields, plan)
@@ -238,14 +238,14 @@ def decode_rows(
             parsed = [None if type(value) is str and value in ABSENT_TEXTS else value for value in parsed]
         trace_type, values = plan.shape.trace_type, plan.of_model(parsed)
         if trace_type is TraceType.PUB and BATCH_SEPARATOR in (values[_MSG_ID] or ""):
-            batch = _ids_of_batch(values[_MSG_ID], values[_OFFSET_MSG_ID])
-            rows += [(origin, index, trace_type, len(batch), _with_ids(values, *ids)) for ids in batch]
+            batch = _split_batch(values[_MSG_ID], values[_OFFSET_MSG_ID])
+            rows += [(origin, index, trace_type, len(batch), _replace_ids(values, *ids)) for ids in batch]
         else:
             rows.append((origin, index, trace_type, 1, values))
     return rows, errors
 
 
-def _with_ids(values: tuple[Any, ...], *ids: str | None) -> tuple[Any, ...]:
+def _replace_ids(values: tuple[Any, ...], *ids: str | None) -> tuple[Any, ...]:
     present = (None if text in ABSENT_TEXTS else text for text in ids)
     return (*values[:_MSG_ID], *present, *values[_OFFSET_MSG_ID + 1 :])
 
@@ -263,7 +263,7 @@ _Record = tuple[list[str], "CloudSubAfter | None"]
 """The fields of a record, the type name first, without the empty one of a CLOUD ``SubAfter``; what CLOUD made of it."""
 
 
-def _records(text: str) -> Iterator[_Record]:
+def _cut_records(text: str) -> Iterator[_Record]:
     """Cut a body at U+0002 into records, one at a time; the last piece may lack its terminator.
 
     CLOUD writers of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter``.
@@ -276,12 +276,12 @@ def _records(text: str) -> Iterator[_Record]:
         elif piece:
             fields = piece.split(FIELD_SEPARATOR)
             if fields[0] == _SUB_AFTER and len(fields) > _GLUE_AT and fields[_GLUE_AT] in _GLUE:
-                yield from _unglued(fields, terminated=at < last)
+                yield from _unglue(fields, terminated=at < last)
             else:
                 yield fields, None
 
 
-def _unglued(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
+def _unglue(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
     start = 0
     while fields[start] == _SUB_AFTER and len(fields) > start + _GLUE_AT and fields[start + _GLUE_AT] in _TYPES:
         yield fields[start : start + _GLUE_AT], CloudSubAfter.GLUED
@@ -318,11 +318,11 @@ class _Plan:
     of_model: Callable[[list[Any]], tuple[Any, ...]]
 
 
-def _plan_for(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan:
+def _find_plan(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan:
     count, type_name = len(fields), fields[0]
-    filled = count if fields[-1] else _filled(fields)
+    filled = count if fields[-1] else _count_filled(fields)
     bounded = filled if filled < _LONGEST else _LONGEST  # noqa: FURB136 - a call of min() costs as much as a field
-    plan = _plan(type_name, count, bounded, quirk, msg_type_map) if type_name in _TYPES else None
+    plan = _make_plan(type_name, count, bounded, quirk, msg_type_map) if type_name in _TYPES else None
     if plan is not None:
         return plan
     if len(type_name) > MAX_RECORD_LENGTH:
@@ -334,13 +334,13 @@ def _plan_for(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str)
 
 
 @lru_cache(maxsize=512)
-def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan | None:
+def _make_plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan | None:
     """Return how records of this shape are read, ``None`` when no form of the type fits."""
     shape = Shape(_TYPES[type_name], count, quirk or CloudSubAfter.SAME)
     form = form_for(shape.trace_type, count, filled)
     if form is None:
         return None
-    readers = _readers(msg_type_map)
+    readers = _make_readers(msg_type_map)
     kept = {name: index for index, name in enumerate(form.fields, start=1) if name in KEPT_FIELDS}
     at = {"trace_type": _TYPE_AT, "access_channel": _CHANNEL_AT, "beans": _BEANS_AT, **kept}
     return _Plan(
@@ -370,7 +370,7 @@ def _parse_fields(fields: list[str], plan: _Plan) -> list[Any]:
     return values
 
 
-def _filled(fields: list[str]) -> int:
+def _count_filled(fields: list[str]) -> int:
     """Count the fields up to the last one that is not empty, as Java's ``String.split`` does."""
     count = len(fields)
     while count and not fields[count - 1]:
@@ -385,27 +385,27 @@ _STATES: Final = {state.name: state for state in TransactionState}
 
 
 @cache
-def _readers(msg_type_map: str) -> dict[FieldKind, _Reader]:
+def _make_readers(msg_type_map: str) -> dict[FieldKind, _Reader]:
     """Return how the text of each kind of field is read, texts aside, which are what they are.
 
     What is in the mapping is what the function would return: a look is a third of a call.
     """
     return {
-        FieldKind.LONG: ({}, _integer_reader(64)),
-        FieldKind.INT: (_SMALL, _integer_reader(32)),
+        FieldKind.LONG: ({}, _make_integer_reader(64)),
+        FieldKind.INT: (_SMALL, _make_integer_reader(32)),
         FieldKind.BOOL: (_WORDS, lambda text: text.lower() == "true"),  # as Boolean.parseBoolean
-        FieldKind.MESSAGE_TYPE: _ordinal_reader("message type", MESSAGE_TYPE_MAPS[msg_type_map]),
-        FieldKind.CONTEXT_CODE: _ordinal_reader("context code", tuple(ContextCode)),
-        FieldKind.TRANSACTION_STATE: (_STATES, _state),
+        FieldKind.MESSAGE_TYPE: _make_ordinal_reader("message type", MESSAGE_TYPE_MAPS[msg_type_map]),
+        FieldKind.CONTEXT_CODE: _make_ordinal_reader("context code", tuple(ContextCode)),
+        FieldKind.TRANSACTION_STATE: (_STATES, _refuse_state),
     }
 
 
 def known_texts(kind: FieldKind, msg_type_map: str) -> Mapping[str, Any]:
     """Return what the usual texts of a field of this kind, not of a text, mean; of numbers not all are listed."""
-    return _readers(msg_type_map)[kind][0]
+    return _make_readers(msg_type_map)[kind][0]
 
 
-def _integer_reader(bits: int) -> Callable[[str], int]:
+def _make_integer_reader(bits: int) -> Callable[[str], int]:
     """Return ``Long.parseLong`` or ``Integer.parseInt``: a sign, digits of any script, no spaces, no underscores."""
     limit = 1 << (bits - 1)
     surely_fits = len(str(limit)) - 1
@@ -415,7 +415,7 @@ def _integer_reader(bits: int) -> Callable[[str], int]:
             return int(text)
         if not _JAVA_INTEGER.fullmatch(text) or (not text.isascii() and max(text) > _LAST_UTF16_UNIT):
             raise ValueError("not a number")
-        number = int(text) if len(text) <= _READABLE_DIGITS else _long_integer(text)
+        number = int(text) if len(text) <= _READABLE_DIGITS else _read_long_integer(text)
         if not -limit <= number < limit:
             raise ValueError(f"does not fit {bits} bits")
         return number
@@ -423,7 +423,7 @@ def _integer_reader(bits: int) -> Callable[[str], int]:
     return read
 
 
-def _long_integer(text: str) -> int:
+def _read_long_integer(text: str) -> int:
     """Read a number by its last digits, all before them being zeros; else return one that fits nothing.
 
     What Python needs for an int grows with the square of its digits, and Java reads any number of zeros.
@@ -433,8 +433,8 @@ def _long_integer(text: str) -> int:
     return sign * (_BEYOND if any(unicodedata.decimal(digit) for digit in head) else int(tail))
 
 
-def _ordinal_reader(what: str, values: tuple[Any, ...]) -> _Reader:
-    integer = _integer_reader(32)
+def _make_ordinal_reader(what: str, values: tuple[Any, ...]) -> _Reader:
+    integer = _make_integer_reader(32)
 
     def read(text: str) -> Any:
         ordinal = integer(text)
@@ -445,7 +445,7 @@ def _ordinal_reader(what: str, values: tuple[Any, ...]) -> _Reader:
     return {str(ordinal): value for ordinal, value in enumerate(values)}, read
 
 
-def _state(_text: str) -> TransactionState:
+def _refuse_state(_text: str) -> TransactionState:
     raise ValueError("unknown transaction state")
 
 
@@ -459,11 +459,11 @@ def explode(trace_ctx: TraceContext) -> tuple[TraceContext, ...]:
         return (trace_ctx,)
     return tuple(
         replace(trace_ctx, beans=(replace(bean, msg_id=msg_id, offset_msg_id=offset),))
-        for msg_id, offset in _ids_of_batch(bean.msg_id or "", bean.offset_msg_id)
+        for msg_id, offset in _split_batch(bean.msg_id or "", bean.offset_msg_id)
     )
 
 
-def _ids_of_batch(msg_ids: str, offset_msg_ids: str | None) -> list[tuple[str, str | None]]:
+def _split_batch(msg_ids: str, offset_msg_ids: str | None) -> list[tuple[str, str | None]]:
     ids = msg_ids.split(BATCH_SEPARATOR)
     offsets: list[str | None] = [*(offset_msg_ids or "").split(BATCH_SEPARATOR)]
     return list(zip(ids, offsets if len(offsets) == len(ids) else [None] * len(ids), strict=True))
@@ -494,7 +494,7 @@ def decode_stream(
     check_message_type_map(msg_type_map)
     cut = is_cuttable(charset)
     index = 0
-    for part, is_too_long in _parts(read, part_bytes, max_record_bytes, cut=cut):
+    for part, is_too_long in _read_parts(read, part_bytes, max_record_bytes, cut=cut):
         if is_too_long:
             text = text_of(part, charset)[:MAX_OFFENDING_TEXT]
             yield DecodedBody(errors=(BadRecord(index, None, TOO_LONG, text),))
@@ -509,7 +509,7 @@ def decode_stream(
         index += len(decoded.contexts) + len(decoded.errors)
 
 
-def _parts(
+def _read_parts(
     read: Callable[[int], bytes], part_bytes: int, max_record_bytes: int, *, cut: bool
 ) -> Iterator[tuple[bytes, bool]]:
     """Yield parts of whole records, and the start of each piece that is too long, with whether it is one."""

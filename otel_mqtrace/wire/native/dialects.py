@@ -181,7 +181,7 @@ def writer_of(
     return _WRITERS[msg_type_map].get(Shape(trace_type, count, quirk))
 
 
-def _writers(msg_type_map: str) -> dict[Shape, str]:
+def _index_writers(msg_type_map: str) -> dict[Shape, str]:
     newest_first = tuple(reversed(DIALECTS.values()))
     of_map = tuple(row for row in newest_first if row.message_type_map == msg_type_map)
     writers: tuple[FieldCounts, ...] = (*of_map, *newest_first, *IMITATORS)
@@ -193,4 +193,4 @@ def _writers(msg_type_map: str) -> dict[Shape, str]:
     return known
 
 
-_WRITERS: Final = {map_name: _writers(map_name) for map_name in MESSAGE_TYPE_MAPS}
+_WRITERS: Final = {map_name: _index_writers(map_name) for map_name in MESSAGE_TYPE_MAPS}

@@ -91,13 +91,13 @@ def encode_context(
         UsageError: an unknown dialect or charset.
     """
     row = dialect_named(dialect)
-    plan = _plan(row.name, trace_ctx.trace_type, trace_ctx.access_channel or access_channel)
+    plan = _make_plan(row.name, trace_ctx.trace_type, trace_ctx.access_channel or access_channel)
     if not trace_ctx.beans:
         raise EncodeError(f"{trace_ctx.trace_type.value} cannot be written without messages", field="beans")
     written = trace_ctx.beans[:1] if trace_ctx.trace_type in FIRST_BEAN_ONLY else trace_ctx.beans
-    records = [_record(plan, trace_ctx, bean) for bean in written]
-    keys = frozenset(_clean(key) for key in _keys(trace_ctx.beans, splits=row.splits_keys))
-    body, unspeakable = _bytes("".join(text for text, _ in records), charset)
+    records = [_encode_record(plan, trace_ctx, bean) for bean in written]
+    keys = frozenset(_clean(key) for key in _list_keys(trace_ctx.beans, splits=row.splits_keys))
+    body, unspeakable = _encode_text("".join(text for text, _ in records), charset)
     return EncodedContext(body, keys, unspeakable + sum(replaced for _, replaced in records))
 
 
@@ -109,7 +109,7 @@ class _Plan:
 
 
 @lru_cache(maxsize=256)
-def _plan(dialect_name: str, trace_type: TraceType, access_channel: AccessChannel) -> _Plan:
+def _make_plan(dialect_name: str, trace_type: TraceType, access_channel: AccessChannel) -> _Plan:
     dialect = dialect_named(dialect_name)
     form = dialect.form(trace_type, access_channel)
     if form is None:
@@ -123,12 +123,12 @@ def _plan(dialect_name: str, trace_type: TraceType, access_channel: AccessChanne
         )
     return _Plan(
         head=trace_type.value + FIELD_SEPARATOR,
-        writers=tuple((name, name in BEAN_FIELDS, _writer(name, dialect)) for name in form.fields),
+        writers=tuple((name, name in BEAN_FIELDS, _make_writer(name, dialect)) for name in form.fields),
         tail=FIELD_SEPARATOR + RECORD_TERMINATOR if quirk is CloudSubAfter.TRAILING else RECORD_TERMINATOR,
     )
 
 
-def _record(plan: _Plan, trace_ctx: TraceContext, bean: TraceBean) -> tuple[str, int]:
+def _encode_record(plan: _Plan, trace_ctx: TraceContext, bean: TraceBean) -> tuple[str, int]:
     values = [write(getattr(bean if of_bean else trace_ctx, name)) for name, of_bean, write in plan.writers]
     values[-1] = values[-1] or NULL_TEXT  # Java's own reader counts an empty last field as missing
     text = FIELD_SEPARATOR.join(values)
@@ -138,7 +138,7 @@ def _record(plan: _Plan, trace_ctx: TraceContext, bean: TraceBean) -> tuple[str,
     return plan.head + text + plan.tail, replaced
 
 
-def _keys(beans: Iterable[TraceBean], *, splits: bool) -> Iterable[str]:
+def _list_keys(beans: Iterable[TraceBean], *, splits: bool) -> Iterable[str]:
     for bean in beans:
         yield NULL_TEXT if bean.msg_id is None else bean.msg_id  # what a null id reads as in the joined property
         if bean.keys:
@@ -157,7 +157,7 @@ def _java_split(keys: str) -> list[str]:
     return keys.rstrip(KEY_SEPARATOR).split(KEY_SEPARATOR) if keys.strip(KEY_SEPARATOR) else []
 
 
-def _bytes(text: str, charset: str) -> tuple[bytes, int]:
+def _encode_text(text: str, charset: str) -> tuple[bytes, int]:
     try:
         return text.encode(charset), 0
     except UnicodeEncodeError:  # Java's getBytes writes a question mark, too
@@ -167,21 +167,21 @@ def _bytes(text: str, charset: str) -> tuple[bytes, int]:
         raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
 
 
-def _writer(name: str, dialect: Dialect) -> Callable[[Any], str]:
+def _make_writer(name: str, dialect: Dialect) -> Callable[[Any], str]:
     """Return the function that writes the field ``name``; it raises ``EncodeError`` for what cannot be written."""
     kind = FIELDS[name]
     if kind is FieldKind.TEXT:
         return lambda value: NULL_TEXT if value is None else value
     if kind is FieldKind.MESSAGE_TYPE:
-        return _message_type_writer(name, dialect)
+        return _make_message_type_writer(name, dialect)
     if kind is FieldKind.TRANSACTION_STATE:
         return _write_state
     if kind is FieldKind.BOOL:
         return lambda value: "true" if (DEFAULTS[name] if value is None else value) else "false"
-    return _number_writer(name, bits=64 if kind is FieldKind.LONG else 32)
+    return _make_number_writer(name, bits=64 if kind is FieldKind.LONG else 32)
 
 
-def _number_writer(name: str, *, bits: int) -> Callable[[int | None], str]:
+def _make_number_writer(name: str, *, bits: int) -> Callable[[int | None], str]:
     default, limit = int(DEFAULTS[name]), 1 << (bits - 1)
 
     def write(value: int | None) -> str:
@@ -193,7 +193,7 @@ def _number_writer(name: str, *, bits: int) -> Callable[[int | None], str]:
     return write
 
 
-def _message_type_writer(name: str, dialect: Dialect) -> Callable[[MessageType | None], str]:
+def _make_message_type_writer(name: str, dialect: Dialect) -> Callable[[MessageType | None], str]:
     ordinals = {kind: str(ordinal) for ordinal, kind in enumerate(dialect.message_types)}
 
     def write(value: MessageType | None) -> str:
@@ -226,7 +226,7 @@ def record_template(
         ``None`` where the record of this dialect has a field that is in neither, or a constant cannot be written as it
         is: then :func:`~otel_mqtrace.wire.native.encode.encode_context` is to be used.
     """
-    plan = _plan(dialect_named(dialect).name, trace_type, AccessChannel.LOCAL)
+    plan = _make_plan(dialect_named(dialect).name, trace_type, AccessChannel.LOCAL)
     pieces, order = [], []
     for name, _, write in plan.writers:
         if name in varying:

@@ -66,7 +66,7 @@ class WriterGuesses:
     def take(self, decoded: DecodedBody) -> None:
         """Look at the records of one body, or of one part of it."""
         for trace_ctx, shape in zip(decoded.contexts, decoded.shapes, strict=True):
-            seen = self._seen[self._group(trace_ctx)]
+            seen = self._seen[self._find_group(trace_ctx)]
             seen.shapes[shape] += 1
             bean = trace_ctx.beans[0]
             if trace_ctx.trace_type is TraceType.SUB_BEFORE and bean.keys in _ABSENT_KEYS:
@@ -78,7 +78,7 @@ class WriterGuesses:
         """Return one guess for each group, in the order they were first seen."""
         return tuple(_guess(group, seen) for group, seen in self._seen.items())
 
-    def _group(self, trace_ctx: TraceContext) -> str | None:
+    def _find_group(self, trace_ctx: TraceContext) -> str | None:
         if trace_ctx.group_name is not None:
             if trace_ctx.trace_type is TraceType.SUB_BEFORE and len(self._groups) < _MAX_REQUESTS:
                 self._groups[trace_ctx.request_id] = trace_ctx.group_name
@@ -87,7 +87,7 @@ class WriterGuesses:
 
 
 def _guess(group: str | None, seen: _Seen) -> Guess:
-    map_name, of_map = _map_of(seen)
+    map_name, of_map = _find_map(seen)
     fitting = [name for name in _SHAPES if seen.shapes.keys() <= _SHAPES[name]]
     for keys in seen.absent_keys:
         fitting = [name for name in fitting if name in _ABSENT_KEYS[keys]]
@@ -107,7 +107,7 @@ def _describe(shape: Shape) -> str:
     return f"{shape.trace_type.value} of {shape.fields} fields{channel}"
 
 
-def _map_of(seen: _Seen) -> tuple[str | None, list[str]]:
+def _find_map(seen: _Seen) -> tuple[str | None, list[str]]:
     """Return the map of message types and why: by the ordinal of an EndTransaction's commit, or 4 of a ``Pub``."""
     reasons: dict[str, str] = {}
     for map_name, commit in _COMMIT.items():

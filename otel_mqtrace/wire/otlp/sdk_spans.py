@@ -121,10 +121,10 @@ def encode_attributes(attributes: Mapping[str, object]) -> bytes:
 
 def encode_links(links: Iterable[Any]) -> bytes:
     """Return ``links`` as fields of a ``Span``."""
-    return b"".join([delimited(13, _link(each)) for each in links])
+    return b"".join([delimited(13, _encode_link(each)) for each in links])
 
 
-def _plain(attributes: Any) -> Mapping[str, object]:
+def _unwrap(attributes: Any) -> Mapping[str, object]:
     """Return the dict inside the SDK's bounded mapping, which locks for every item; else ``attributes``."""
     return getattr(attributes, "_dict", attributes) or {}
 
@@ -139,8 +139,8 @@ SPAN_FLAGS: Final = {is_remote: tag(16, FIXED32) + flags for is_remote, flags in
 LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 
 
-def _plain_attributes(span: Any) -> Mapping[str, object]:
-    return _plain(span.attributes)
+def _read_attributes(span: Any) -> Mapping[str, object]:
+    return _unwrap(span.attributes)
 
 
 def encode_span(span: Any, attributes: Mapping[str, object]) -> bytes:
@@ -150,13 +150,13 @@ def encode_span(span: Any, attributes: Mapping[str, object]) -> bytes:
     parts += _of_span.encode(attributes)
     if span.dropped_attributes:
         parts += (_DROPPED_ATTRIBUTES, varint(span.dropped_attributes))
-    parts += [delimited(11, _event(each)) for each in span.events]
+    parts += [delimited(11, _encode_event(each)) for each in span.events]
     if span.dropped_events:
         parts += (_DROPPED_EVENTS, varint(span.dropped_events))
-    parts += [delimited(13, _link(each)) for each in span.links]
+    parts += [delimited(13, _encode_link(each)) for each in span.links]
     if span.dropped_links:
         parts += (_DROPPED_LINKS, varint(span.dropped_links))
-    parts += (delimited(15, _status(span.status)), SPAN_FLAGS[parent is not None and bool(parent.is_remote)])
+    parts += (delimited(15, _encode_status(span.status)), SPAN_FLAGS[parent is not None and bool(parent.is_remote)])
     return b"".join(parts)
 
 
@@ -174,24 +174,24 @@ def span_head(  # noqa: PLR0913, PLR0917 - the parts of a span, in the order of 
     return parts
 
 
-def _status(status: Any) -> bytes:
+def _encode_status(status: Any) -> bytes:
     code = status.status_code.value
     text = delimited(2, text_bytes(status.description)) if status.description else b""
     return text + tag(3, VARINT) + varint(code) if code else text
 
 
-def _event(event: Any) -> bytes:
+def _encode_event(event: Any) -> bytes:
     parts = [tag(1, FIXED64), (event.timestamp or 0).to_bytes(8, "little"), delimited(2, text_bytes(event.name))]
-    parts += _of_event.encode(_plain(event.attributes))
+    parts += _of_event.encode(_unwrap(event.attributes))
     if event.dropped_attributes:
         parts += (tag(4, VARINT), varint(event.dropped_attributes))
     return b"".join(parts)
 
 
-def _link(link: Any) -> bytes:
+def _encode_link(link: Any) -> bytes:
     context = link.context
     parts = [TRACE_ID, context.trace_id.to_bytes(16, "big"), SPAN_ID, context.span_id.to_bytes(8, "big")]
-    parts += _of_link.encode(_plain(link.attributes))
+    parts += _of_link.encode(_unwrap(link.attributes))
     if link.dropped_attributes:
         parts += (tag(5, VARINT), varint(link.dropped_attributes))
     parts.append(LINK_FLAGS[bool(context.is_remote)])
@@ -217,29 +217,29 @@ class _ByIdentity:
         return encoded
 
 
-def _resource(resource: Any) -> tuple[bytes, bytes]:
-    return delimited(1, b"".join(_of_resource.encode(_plain(resource.attributes)))), _schema_url(resource)
+def _encode_resource(resource: Any) -> tuple[bytes, bytes]:
+    return delimited(1, b"".join(_of_resource.encode(_unwrap(resource.attributes)))), _encode_schema_url(resource)
 
 
-def _scope(scope: Any) -> tuple[bytes, bytes]:
+def _encode_scope(scope: Any) -> tuple[bytes, bytes]:
     if scope is None:
         return delimited(1, b""), b""
     parts = [delimited(1, text_bytes(scope.name)), delimited(2, text_bytes(scope.version or ""))]
-    parts += _of_scope.encode(_plain(scope.attributes))
-    return delimited(1, b"".join(parts)), _schema_url(scope)
+    parts += _of_scope.encode(_unwrap(scope.attributes))
+    return delimited(1, b"".join(parts)), _encode_schema_url(scope)
 
 
-def _schema_url(subject: Any) -> bytes:
+def _encode_schema_url(subject: Any) -> bytes:
     return delimited(3, text_bytes(subject.schema_url)) if subject.schema_url else b""
 
 
-_resources: Final = _ByIdentity(_resource)
-_scopes: Final = _ByIdentity(_scope)
+_resources: Final = _ByIdentity(_encode_resource)
+_scopes: Final = _ByIdentity(_encode_scope)
 
 
 def encode_spans(
     spans: Iterable[Any],
-    read_attributes: Callable[[Any], Mapping[str, object]] = _plain_attributes,
+    read_attributes: Callable[[Any], Mapping[str, object]] = _read_attributes,
 ) -> EncodedRequest:
     """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
 
@@ -270,10 +270,12 @@ def encode_spans(
             errors[position] = error
             continue
         into += (_SPAN, varint(len(body)), body)
-    return EncodedRequest(b"".join([part for group in groups.items() for part in _resource_spans(*group)]), errors)
+    return EncodedRequest(
+        b"".join([part for group in groups.items() for part in _encode_resource_spans(*group)]), errors
+    )
 
 
-def _resource_spans(
+def _encode_resource_spans(
     resource: tuple[bytes, bytes], by_scope: Mapping[tuple[bytes, bytes], list[bytes]]
 ) -> Iterable[bytes]:
     parts = [resource[0]]
