@@ -21,7 +21,6 @@ from otel_mqtrace._errors import NO_ROOM, MissingExtraError, UsageError, describ
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import PurePath
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -402,25 +401,22 @@ class LandingWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.finish()
 
     def _append(self, date: str, messages: Sequence[LandedMessage]) -> None:
-        current = self._open.get(date)
-        if current is not None:
-            current.append(messages)
+        if date in self._open:
+            self._open[date].append(messages)
             return
-        current = self._start(date)
+        part = self._start(date)
         try:
-            current.append(messages)
+            part.append(messages)
         except BaseException:
             # Removed before its lock is released: what is unlocked may be adopted.
-            current.path.unlink(missing_ok=True)
-            current.release()
+            part.path.unlink(missing_ok=True)
+            part.release()
             raise
-        self._open[date] = current  # so no part is ever without messages
+        self._open[date] = part  # so no part is ever without messages
 
     def _start(self, date: str) -> _Part:
         directory = native_directory(self.landing) / f"date={date}"

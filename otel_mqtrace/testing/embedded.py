@@ -28,7 +28,6 @@ except ImportError as absent:
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -155,9 +154,7 @@ class EmbeddedKafka:
         self._bootstrap = str(api.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
         self._call("group_initial_rebalance_delay_ms", _REBALANCE_DELAY_MS)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

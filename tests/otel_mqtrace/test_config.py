@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace import config
-from otel_mqtrace.client_properties import (
-    without_password,
-)
+from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.config import DIALECTS, Settings
 from otel_mqtrace.wire.native import layout
 

@@ -175,8 +175,8 @@ def writer_of(
 ) -> str | None:
     """Return the newest known writer of records of this shape, ``None`` when no released client writes it.
 
-    ``count`` includes the type name, without the empty field that ``quirk`` stands for. Who writes by the named map
-    of message types wins over who does not, and Java over its imitators.
+    ``count`` includes the type name, without the empty field that ``quirk`` stands for. A writer by the named map of
+    message types wins over the others, and Java over its imitators.
     """
     return _WRITERS[msg_type_map].get(Shape(trace_type, count, quirk))
 
