@@ -17,8 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from bridge.otlp.detect import (
@@ -199,8 +198,8 @@ def first_messages(path: AnyPath, layout: Layout, *, parse: Parse) -> Iterator[M
 
 def _frames_at_start(path: AnyPath, layout: Layout, parse: Parse) -> Iterator[Item]:
     with path.open("rb") as file:
-        chunks = _Unpacked(file) if layout is Layout.PROTO_FRAMED_ZSTD else iter(partial(file.read, _CHUNK_BYTES), b"")
-        head = b"".join(islice(chunks, _HEAD_BYTES // _CHUNK_BYTES))
+        content = _Unpacked(file).buffered() if layout is Layout.PROTO_FRAMED_ZSTD else file
+        head = content.read(_HEAD_BYTES)
     yield from _frames(head, parse, parse)
 
 
@@ -253,29 +252,34 @@ def _object_bounds(line: bytes) -> Iterator[tuple[int, int]]:
 
 def _zstd_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
     content = _Unpacked(file)
-    yield from content.with_end(_lines(_split_lines(content), parse))
+    yield from content.with_end(_lines(_lines_of(content.buffered()), parse))
 
 
-class _Unpacked:
-    """The chunks inside a zstd file, up to its end or to the first damage, behind which nothing can be unpacked."""
+class _Unpacked(io.RawIOBase):
+    """What is inside a zstd file, up to its end or to the first damage, behind which nothing can be unpacked."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._reader, self._is_damaged = file, open_zstd(file), False
 
-    def __iter__(self) -> Iterator[bytes]:
-        while chunk := self._next():
-            yield chunk
+    def buffered(self) -> io.BufferedReader:
+        return io.BufferedReader(self, _CHUNK_BYTES)
 
-    def _next(self) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._is_damaged:  # reported by `with_end`
+            return 0
         try:
-            data: bytes = self._reader.read1(_CHUNK_BYTES)  # what comes before damage
+            data = self._reader.read1(len(buffer))  # what comes before damage
         except zstd_error():
-            self._is_damaged = True  # reported by `with_end`
-            return b""
-        return data
+            self._is_damaged = True
+            return 0
+        buffer[: len(data)] = data
+        return len(data)
 
     def with_end(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield ``items``, which are read from the chunks, and then that the rest is damaged or was cut off."""
+        """Yield ``items``, which are read from this, and then that the rest is damaged or was cut off."""
         item = None
         for item in items:
             yield item
@@ -283,22 +287,6 @@ class _Unpacked:
             yield Bad(1, "zstd data damaged: the rest of the file cannot be unpacked", b"")
         elif not isinstance(item, Tail) and is_cut_zstd(self._file):
             yield Tail(1, None)
-
-
-def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of ``chunks``; a line over many chunks is joined once."""
-    parts: list[bytes] = []
-    for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        parts.append(first)
-        if sum(map(len, parts)) > LONGEST_LINE_BYTES:
-            raise LineTooLongError
-        if others:
-            yield b"".join(parts) + b"\n"
-            yield from (line + b"\n" for line in others[:-1])
-            parts = [others[-1]]
-    if rest := b"".join(parts):
-        yield rest
 
 
 def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -352,7 +340,7 @@ def _framed_in_zstd(file: BinaryIO, parse: Parse) -> Iterator[Item]:
     """Unpacked onto disk, not into memory: frames have to be looked for in both directions."""
     content = _Unpacked(file)
     with tempfile.TemporaryFile() as unpacked:
-        unpacked.writelines(content)
+        shutil.copyfileobj(content.buffered(), unpacked, _CHUNK_BYTES)
         yield from content.with_end(_framed(unpacked, parse, parse))
 
 
