@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
+from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
@@ -180,7 +180,7 @@ class Pairing:
         key = (request_id, msg_id)
         first: Any = self._waiting.get(key)
         if first is None:
-            if key in self._completed.keys:
+            if key in self._completed:
                 self.counts.repeated += 1
             else:
                 self._wait(key, record, origin, events)
@@ -211,7 +211,7 @@ class Pairing:
             events.append(_new_event((record, None, None, True)))
             if msg_id in self._waiting:
                 events += [Event(other, is_root=False) for other in self._forget(msg_id)]
-        elif msg_id in self._completed.keys:
+        elif msg_id in self._completed:
             events.append(Event(record, is_root=False))
         else:
             attempts: Any = self._waiting.get(msg_id)
@@ -262,22 +262,18 @@ def _attempt_order(record: Record) -> tuple[int, str]:
     return values[_TIMESTAMP_MS] or 0, repr(_IN_ORDER(values))
 
 
-class _Completed:
+class _Completed(OrderedDict[_Key, int]):
     """Keys of complete events, for as long as something late may name them again; never more than ``at_most``."""
 
     def __init__(self, at_most: int) -> None:
+        super().__init__()
         self._at_most = at_most
-        self.keys: set[_Key] = set()
-        self._order: deque[tuple[int, _Key]] = deque()
 
     def add(self, key: _Key, since_ms: int) -> None:
-        if key in self.keys:
-            return
-        self.keys.add(key)
-        self._order.append((since_ms, key))
-        if len(self._order) > self._at_most:
-            self.keys.discard(self._order.popleft()[1])
+        self.setdefault(key, since_ms)
+        if len(self) > self._at_most:
+            self.popitem(last=False)
 
     def forget(self, until_ms: int) -> None:
-        while self._order and self._order[0][0] <= until_ms:
-            self.keys.discard(self._order.popleft()[1])
+        while self and next(iter(self.values())) <= until_ms:
+            self.popitem(last=False)
