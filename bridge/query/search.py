@@ -16,7 +16,7 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native import absent, explode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from bridge.codec.files import Reading
     from bridge.query.evidence import BadSighting
@@ -154,7 +154,6 @@ class _Matches:
     msg_ids: list[str]
     evidence: Evidence
     notes: list[str] = field(default_factory=list)
-    is_complete: bool = False  # the evidence has every record of every message
 
 
 def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: int = 1) -> Answer:
@@ -167,8 +166,8 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
     older = max(len(msg_ids) - limit * page, 0)
     kept = msg_ids[older : max(len(msg_ids) - limit * (page - 1), 0)]
     evidence = matches.evidence
-    named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
-    if named and not (matches.is_complete and named <= query.texts):
+    named = _named(kept)
+    if named and not (query.msg_ids and named <= query.texts):  # a search for ids has found every record
         further = gather(archive.mentioning(named), Query(named), how)
         evidence.by_msg_id.update(further.by_msg_id)
         evidence.bad = {**evidence.bad, **further.bad}  # a story needs the ids that they name, not the key
@@ -179,12 +178,19 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
     known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
     bad = [evidence.bad[rank] for rank in sorted(evidence.bad)]
     stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], bad) for msg_id in known)
-    naming = [] if msg_ids else [one for one in bad if one.names]
-    first = [_naming_remark(naming, query, archive.decoder)] if naming else []
     searched = archive.searched
-    searched = replace(searched, remarks=(*first, *searched.remarks, *matches.notes))
+    remarks = [*searched.remarks, *matches.notes]
+    naming = [one for one in bad if one.names]
+    if naming and not msg_ids:
+        remarks.insert(0, _naming_remark(naming, query, archive.decoder))
     pages = max(math.ceil(len(msg_ids) / limit), 1)
+    searched = replace(searched, remarks=tuple(remarks))
     return Answer(stories, older, searched, query, page=page, pages=pages, total=len(msg_ids))
+
+
+def _named(msg_ids: Iterable[str]) -> frozenset[str]:
+    """Return the ids that can be searched for: a placeholder is none."""
+    return frozenset(msg_id for msg_id in msg_ids if not absent(msg_id))
 
 
 def _naming_remark(naming: Sequence[BadSighting], query: Query, decoder: str) -> str:
@@ -200,7 +206,7 @@ def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
         for msg_id in _oldest_first(evidence)
         if query.key is None or any(query.has_key(sighting.bean) for sighting in evidence.by_msg_id[msg_id])
     ]
-    return _Matches(found, evidence, is_complete=bool(query.msg_ids))
+    return _Matches(found, evidence)
 
 
 def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
@@ -235,9 +241,8 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
 def _examined(archive: Archive, matches: _Matches, query: Query, how: Reading) -> _Matches:
     """Return those of ``matches`` that meet the whole query, of the newest ``MOST_EXAMINED``."""
     kept = matches.msg_ids[-MOST_EXAMINED:]
-    named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
     by_msg_id = dict(matches.evidence.by_msg_id)
-    if named:
+    if named := _named(kept):
         by_msg_id.update(gather(archive.mentioning(named), Query(named), how).by_msg_id)
     if len(kept) < len(matches.msg_ids):
         matches.notes.append(
