@@ -55,14 +55,6 @@ class _Status(NamedTuple):
     st_mtime_ns: int
 
 
-class _Info:
-    """Path information from the store: fetched each time, unless a listing has cached it under the same name."""
-
-    def __get__(self, path: StorePath, _: object) -> Any:
-        with _as_os_error(path):
-            return path.store.files.get_file_info(path.key)
-
-
 class StorePath(PurePosixPath):
     """A file or directory in a store; its text is its URL. Errors are ``OSError`` with a one-line ``strerror``."""
 
@@ -96,7 +88,15 @@ class StorePath(PurePosixPath):
         below = str(self).partition("://")[2].partition("/")[2]
         return f"{self.store.prefix}/{below}".rstrip("/") or "/"
 
-    _info = _Info()
+    listed: Any = None
+    """The file information of a path that a listing made."""
+
+    @property
+    def _info(self) -> Any:
+        if self.listed is not None:
+            return self.listed
+        with _as_os_error(self):
+            return self.store.files.get_file_info(self.key)
 
     def _is(self, kind: str) -> bool:
         return bool(self._info.type.name == kind)
@@ -141,7 +141,7 @@ class StorePath(PurePosixPath):
             if not recursive and "/" in below:
                 continue
             path = self / below
-            path.__dict__["_info"] = info  # cached from the listing
+            path.listed = info
             yield path
 
     def iterdir(self) -> Iterator[StorePath]:
@@ -357,12 +357,11 @@ def naming_damage(name: object) -> Iterator[None]:
         raise DamagedInputError(f"{name}: not a readable Parquet file ({reason}): move it away") from error
 
 
-def read_row_groups(path: str | AnyPath, columns: Sequence[str] | None = None, **options: Any) -> Iterator[Any]:
-    """Yield the tables of a parquet file's row groups, with all columns or some."""
+def read_row_groups(path: str | AnyPath, columns: Sequence[str], **options: Any) -> Iterator[Any]:
+    """Yield the tables of a parquet file's row groups, each with ``columns``."""
     file = open_parquet(path, **options)
-    names = None if columns is None else list(columns)
     for group in range(file.num_row_groups):
-        yield file.read_row_group(group, columns=names, use_threads=False)
+        yield file.read_row_group(group, columns=list(columns), use_threads=False)
 
 
 def remove_tree(directory: str | AnyPath) -> None:
