@@ -19,7 +19,7 @@ from otel_mqtrace.client_properties import fetch_metadata
 from otel_mqtrace.landing import LandedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     from otel_mqtrace._clock import Clock
 
@@ -75,7 +75,7 @@ class KafkaTraceSource(TopicSource[int]):
         filled = 0
         with closing(self._read_ranges(ranges)) as batches:
             for messages, positions in batches:
-                batch = [message for message in messages if self._is_new(message)]
+                batch = self._take_new(messages)
                 filled += bool(batch)
                 for message in batch:
                     known.setdefault(message.partition(), message)
@@ -90,18 +90,21 @@ class KafkaTraceSource(TopicSource[int]):
     def _read_ranges(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Ranges:
         return read_ranges(self._consumer, ranges, self._failure, timeout_ms=self._timeout_ms, clock=self._clock)
 
-    def _is_new(self, message: Any) -> bool:
-        """Return whether ``message`` was not yielded before, and move the position behind it.
+    def _take_new(self, messages: Iterable[Any]) -> list[Any]:
+        """Return those of ``messages`` that were not yielded before, and move the positions behind them.
 
         Raises:
-            PeerError: another one was yielded in its place.
+            PeerError: another one was yielded in the place of one.
         """
-        partition, offset = message.partition(), message.offset()
-        if offset < self._next[partition]:
-            self._check_same(message, self._last[partition])
-            return False
-        self._next[partition], self._last[partition] = offset + 1, message
-        return True
+        new = []
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            if offset < self._next[partition]:
+                self._check_same(message, self._last[partition])
+            else:
+                self._next[partition], self._last[partition] = offset + 1, message
+                new.append(message)
+        return new
 
     def _check_again(self, known: Mapping[int, Any]) -> None:
         """Read the messages that are ``known``, one of a partition, again: the topic may have been created again."""
@@ -115,7 +118,8 @@ class KafkaTraceSource(TopicSource[int]):
                 self._check_same(message, known[message.partition()])
 
     def _check_same(self, message: Any, known: Any) -> None:
-        if _differs(message, known):
+        first, last = ((each.timestamp(), each.value()) for each in (message, known))
+        if message.offset() == known.offset() and first != last:
             sign = f"has another message at {message.offset()} than the group {self._group} read"
             raise self._created_again(message.partition(), sign)
 
@@ -207,7 +211,7 @@ class KafkaTraceSource(TopicSource[int]):
             )
         return self._silent(error)
 
-    def _silent(self, cause: object = None) -> PeerError:
+    def _silent(self, cause: object) -> PeerError:
         reason = f"does not answer for {self.topic}{reason_of(cause)}; check the address"
         return PeerError(f"the broker {self._bootstrap_servers} {reason}")
 
@@ -293,11 +297,6 @@ def read_ranges(
             yield batch, positions
     finally:
         consumer.unassign()
-
-
-def _differs(message: Any, known: Any) -> bool:
-    first, last = ((each.timestamp(), each.value()) for each in (message, known))
-    return message.offset() == known.offset() and first != last
 
 
 def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:

@@ -83,8 +83,9 @@ class TopicArchive(Archive):
                         if mentioned(message, needles):
                             yield message
                     for each, position in positions.items():
-                        before, reached[each] = reached[each], min(max(reached[each], position), ranges[each][1])
-                        self._advance(reached[each] - before)
+                        now = min(max(reached[each], position), ranges[each][1])
+                        self._advance(now - reached[each])
+                        reached[each] = now
         except KafkaException as error:
             raise self._silent(error) from error
 
@@ -121,5 +122,5 @@ class TopicArchive(Archive):
             if message.offset() < end and landed.arrival_ms in self._arrivals:
                 yield landed
 
-    def _silent(self, cause: object = None) -> PeerError:
+    def _silent(self, cause: object) -> PeerError:
         return PeerError(f"the broker {self._bootstrap_servers} does not answer{reason_of(cause)}; check the address")
