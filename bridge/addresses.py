@@ -122,10 +122,10 @@ def refuse_misspelt(text: str) -> None:
         raise UsageError(f"{without_password(text)} is misspelt: write {kind.value}")
 
 
-def check_client_config(option: str, file: object, sources: Iterable[str]) -> None:
-    """Raise UsageError for a client's properties that would be ignored; ``file`` is ``None`` without the option."""
+def check_client_config(file: object, sources: Iterable[str]) -> None:
+    """Raise UsageError for a --client-config that would be ignored; ``file`` is ``None`` without the option."""
     if file is not None and all(parse_address(each).kind in {Kind.FILES, Kind.JAEGER} for each in sources):
-        raise UsageError(f"{option} {file} is for topics, and none is given: leave it out")
+        raise UsageError(f"--client-config {file} is for topics, and none is given: leave it out")
 
 
 def parse_directory(text: str, *, option: str) -> AnyPath:
@@ -352,8 +352,7 @@ def parse_instant_ms(text: str, *, name: str, now_ms: int | None = None) -> int:
     Raises:
         UsageError: it is none of these, or out of that range; the line names the option.
     """
-    ago = None if now_ms is None else _AGO.fullmatch(text)
-    if ago is not None and now_ms is not None:
+    if now_ms is not None and (ago := _AGO.fullmatch(text)):
         return max(now_ms - int(ago["number"]) * UNIT_MS[ago["unit"]], 0)
     if _WHOLE_NUMBER.fullmatch(text):
         instant_ms = int(text) if len(text) <= _MOST_DIGITS else -1

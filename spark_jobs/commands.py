@@ -93,7 +93,7 @@ def build_reading(
 
 
 def _read_client_config(path: Path | None, sources: Iterable[str]) -> dict[str, str]:
-    check_client_config("--client-config", path, sources)
+    check_client_config(path, sources)
     return read_properties(path) if path else {}
 
 

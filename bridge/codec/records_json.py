@@ -193,28 +193,24 @@ class Refusal:
     reason: str
 
 
-def encode_lines(
-    lines: Iterable[bytes], target: Target | None = None, *, charset: str = "utf-8"
-) -> Iterator[EncodedLine | Refusal]:
-    """Encode JSON lines one by one as ``target``, by default each as its own dialect; blank lines do not count.
+def encode_lines(lines: Iterable[bytes], target: Target | None, *, charset: str) -> Iterator[EncodedLine | Refusal]:
+    """Encode JSON lines one by one as ``target``, for ``None`` each as its own dialect; blank lines do not count.
 
     Raises:
         UsageError: no such charset.
     """
     for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield _encoded(number, line, target, charset)
-
-
-def _encoded(number: int, line: bytes, target: Target | None, charset: str) -> EncodedLine | Refusal:
-    try:
-        item: Any = json.loads(line)
-        trace_ctx = read_record(item)
-        chosen = target or Target.of_record(item.get("dialect"))
-        of_channel = replace(trace_ctx, access_channel=chosen.access_channel)
-        encoded = encode_context(of_channel, chosen.dialect, charset=charset)
-    except EncodeError as error:
-        return Refusal(number, str(error))
-    except (ValueError, RecursionError):
-        return Refusal(number, "not JSON")
-    return EncodedLine(item.get("body_index"), encoded)
+        if not line.strip():
+            continue
+        try:
+            item: Any = json.loads(line)
+            trace_ctx = read_record(item)
+            chosen = target or Target.of_record(item.get("dialect"))
+            of_channel = replace(trace_ctx, access_channel=chosen.access_channel)
+            encoded = encode_context(of_channel, chosen.dialect, charset=charset)
+        except EncodeError as error:
+            yield Refusal(number, str(error))
+        except (ValueError, RecursionError):
+            yield Refusal(number, "not JSON")
+        else:
+            yield EncodedLine(item.get("body_index"), encoded)

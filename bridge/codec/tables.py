@@ -78,20 +78,13 @@ def _when(item: Mapping[str, Any]) -> tuple[object, object]:
     return None if timestamp_ms is None else utc(timestamp_ms).removesuffix(" UTC"), ", ".join(parts)
 
 
-def _identity(item: Mapping[str, Any]) -> tuple[object, object]:
-    return (item["msg_id"] or "").replace(",", ",\n"), item["keys"]  # a batch: each of its ids on a line
-
-
-def _names(item: Mapping[str, Any]) -> tuple[object, object]:
-    return item["topic"], item["group_name"]
-
-
 _COLUMNS: Final[tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], tuple[object, object]]], ...]] = (
     ("body.record\nlayout of", 22, _place),
     ("type\noutcome", 16, _kind),
     ("time (UTC)\nsuccess, cost", 23, _when),
-    ("message id\nkeys", 33, _identity),
-    ("topic\ngroup", None, _names),
+    # of a batch each id on a line
+    ("message id\nkeys", 33, lambda item: ((item["msg_id"] or "").replace(",", ",\n"), item["keys"])),
+    ("topic\ngroup", None, lambda item: (item["topic"], item["group_name"])),
 )
 """Heads of both lines, width, and their cells; the last takes the rest."""
 _LEAST_WIDTH: Final = 16  # of the last; a terminal too narrow for all takes the same from each

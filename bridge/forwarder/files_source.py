@@ -280,7 +280,7 @@ class SpanFilesSource(_FilesSource):
         self._keep_replaced(name, shared.digest)
         if is_part or shared.messages:
             self._read[name] = last if is_part else shared
-        if shared.messages == longest:
+        if shared.messages == longest:  # it is that one, or begins as none
             yield from items
         elif not is_part:
             yield from (each for each in read() if each[0].messages > shared.messages)

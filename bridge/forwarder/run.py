@@ -116,7 +116,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
             typer.echo(f"mqtrace: error: {visible(str(error), limit=None)}", err=True)
             have_answered = source.has_answered and (forwarding is None or forwarding.has_delivered)
             return _STOPPED_ON_ERROR if source.has_committed or have_answered else _NEVER_ANSWERED
-        summary = (_as_json if as_json else _as_text)(counts, source, forwarding, options)
+        summary = _as_json(counts, source, forwarding) if as_json else _as_text(counts, source, forwarding, options)
         typer.echo(visible(summary, limit=None))
     return 0
 
@@ -134,7 +134,7 @@ def _check_delivery(options: ForwardOptions) -> None:
         raise UsageError(
             "--native takes spans from --source, --landing and --otlp-endpoint native records: run them apart"
         )
-    check_client_config("--client-config", options.client_config, [options.source, options.native or options.source])
+    check_client_config(options.client_config, [options.source, options.native or options.source])
     if options.dialect is not None and options.native is None:
         raise UsageError(f"--dialect {options.dialect} is for --native, which writes records; leave it out")
     if options.native is not None and parse_address(options.source).kind is Kind.ROCKETMQ:
@@ -145,13 +145,14 @@ def _check_delivery(options: ForwardOptions) -> None:
 
 def _check_places(options: ForwardOptions) -> None:
     """Refuse an unknown store, a file for a directory, and a landing that each pass would read again."""
-    given = {
-        "--source": options.source,
-        "--native": options.native,
-        "--landing": options.landing,
-        "--state": options.state,
-    }
-    check_stores({option: [value] for option, value in given.items()})
+    check_stores(
+        {
+            "--source": [options.source],
+            "--native": [options.native],
+            "--landing": [options.landing],
+            "--state": [options.state],
+        }
+    )
     target = None if options.native is None else parse_address(options.native)
     native = as_path(target.path) if target is not None and target.kind is Kind.FILES else None
     for option, place in {"--landing": options.landing, "--native": native, "--state": options.state}.items():
@@ -162,8 +163,10 @@ def _check_places(options: ForwardOptions) -> None:
         return
     read, is_tree = root_of(source.path).resolve(), reads_tree(source.path)
     for option, landing in {"--landing": options.landing, "--native": native}.items():
-        written = None if landing is None else native_directory(landing).resolve()
-        if written is not None and (read.is_relative_to(written) or (is_tree and written.is_relative_to(read))):
+        if landing is None:
+            continue
+        written = native_directory(landing).resolve()
+        if read.is_relative_to(written) or (is_tree and written.is_relative_to(read)):
             raise UsageError(
                 f"{option} {landing} and --source {options.source} overlap: what is written would be read again "
                 "without end; land somewhere else"
@@ -341,7 +344,7 @@ def _describe_pass(passed: ForwardCounts, spans: _Forwarding) -> str:
     return f"{messages} read, {plural(passed.spans, 'span')} accepted, {waiting}{uncommitted}"
 
 
-def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, _: ForwardOptions) -> str:
+def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding) -> str:
     document: dict[str, Any] = {
         "messages": counts.messages,
         "body_bytes": counts.body_bytes,

@@ -97,7 +97,7 @@ def _settle(source: TraceSource, landing: Landing | None, spans: Forwarding | No
 def forward_until(  # noqa: PLR0913 - targets and times
     stopped: Event,
     source: TraceSource,
-    landing: Landing | None = None,
+    landing: Landing | None,
     *,
     pause_ms: float,
     spans: Forwarding | None = None,

@@ -192,11 +192,9 @@ def _joined(*words: object) -> str:
     return _SEPARATOR.join(map(str, words))
 
 
-def _ids_of(subject: str) -> tuple[bytes, bytes]:
-    return _digest(_OF_TRACE, subject), _digest(_OF_SEND, subject)
-
-
-_IDS: Final = BoundedCache(_ids_of)
+_IDS: Final = BoundedCache[str, tuple[bytes, bytes]](
+    lambda subject: (_digest(_OF_TRACE, subject), _digest(_OF_SEND, subject))
+)
 """Message id (else all fields of the record) → trace id, and span id of its send, the others' parent."""
 
 

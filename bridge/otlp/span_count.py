@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-ID_NAME: Final = r'"span(?:Id|_id)"\s*:(?!\s*null)'
+_ID_NAME: Final = re.compile(rb'"span(?:Id|_id)"\s*:(?!\s*null)')
 """What gives an object of OTLP/JSON a span id. A quote inside a text is escaped, so no text can look like it."""
-_ID_NAME: Final = re.compile(ID_NAME.encode())
-
 _CONTINUED: Final = 0x80
 _VARINT, _FIXED64, _LENGTH, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _RESOURCE_SPANS: Final = frozenset({1})  # of TracesData and of ExportTraceServiceRequest

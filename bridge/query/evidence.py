@@ -138,7 +138,7 @@ def parse_query(
     return Query(ids, key, topic=topic, group=group, outcome=outcome)
 
 
-def needles_of(texts: Collection[str], charset: str = "utf-8") -> list[bytes]:
+def needles_of(texts: Collection[str], charset: str) -> list[bytes]:
     """Return ``texts`` as :func:`mentioned` wants them, in UTF-8 and in the ``charset`` of the bodies.
 
     Where there are very many, or ASCII is other bytes in ``charset``, it is one that every body holds.

@@ -452,5 +452,6 @@ def _event(  # noqa: PLR0913, PLR0917 - what differs from kind to kind
 
 def _describe_consume(consume: Consume) -> str:
     code = consume.context_code
-    plain = code is None or code is ContextCode.SUCCESS or code is ContextCode.FAILED
-    return consume.outcome.value if plain or code is None else f"{consume.outcome.value}, {code.name}"
+    if code is None or code in {ContextCode.SUCCESS, ContextCode.FAILED}:
+        return consume.outcome.value
+    return f"{consume.outcome.value}, {code.name}"
