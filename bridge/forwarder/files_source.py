@@ -54,10 +54,10 @@ class _FilesSource(TraceSource):
         _, self._is_single = expand_files(str(path))
         self._path, self._directory = str(path), root_of(str(path)).resolve()
         self._memory = state / f"{memory_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
-        self._read: dict[str, Any] = read_memory(self._memory, self._parse, hint=CANNOT_READ) or {}
-        self._done = dict(self._read)
+        self._read: dict[str, Any] = read_memory(self._memory, self._parse, hint=CANNOT_READ) or {}  # by file name
+        self._done = dict(self._read)  # as it was written at the last commit
         self.has_been_read = bool(self._read)
-        self._passed_over: dict[AnyPath, _Status | None] = {}
+        self._passed_over: dict[AnyPath, _Status | None] = {}  # files that could not be read, as they were then
 
     @staticmethod
     @abstractmethod
@@ -80,11 +80,7 @@ class _FilesSource(TraceSource):
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages that are new, in batches of one file each."""
         refusal: UsageError | None = None
-        try:
-            files, _ = expand_files(self._path)
-        except NothingThereError:  # a glob whose files were moved away since the start
-            return
-        for path in files:
+        for path in self._present_files():
             try:
                 found = path.stat()
                 status = found.st_size, found.st_mtime_ns
@@ -106,6 +102,12 @@ class _FilesSource(TraceSource):
                 self._passed_over[path] = None if isinstance(error.__cause__, OSError) else status
         if refusal and not self._read:
             raise refusal
+
+    def _present_files(self) -> list[AnyPath]:
+        try:
+            return expand_files(self._path)[0]
+        except NothingThereError:  # a glob whose files were moved away since the start
+            return []
 
     def _name(self, path: AnyPath) -> str:
         try:

@@ -143,13 +143,7 @@ class ResumeFile:
         """
         if self._file is None:
             return
-        held: dict[_Partition, _Entry] = {}
-        for (place, _, stored_ms, _), index, *_ in waiting:
-            if place.offset is not None:
-                entry = held.setdefault((place.source, place.partition), _Entry(0))
-                entry.pending.setdefault(place.offset, []).append(index)
-                entry.begins.add((place.offset, stored_ms))
-        entries = dict(self._resumed)
+        held, entries = _held_of(waiting), dict(self._resumed)
         for partition, state in self._states.items():
             if state.first is not None or partition in held:
                 entries[partition] = state.as_entry(held.get(partition))
@@ -158,8 +152,19 @@ class ResumeFile:
             self._written = entries
         for partition, state in self._states.items():
             state.held = min(held[partition].begins) if partition in held else None
-            if partition[1] is not None or partition not in held:
+            if partition[1] is not None or partition not in held:  # a file with a waiting record is read again whole
                 state.first = None
+
+
+def _held_of(waiting: Iterable[Record]) -> dict[_Partition, _Entry]:
+    """Return the records that wait and the messages that they begin with, by partition."""
+    held: dict[_Partition, _Entry] = {}
+    for (place, _, stored_ms, _), index, *_ in waiting:
+        if place.offset is not None:
+            entry = held.setdefault((place.source, place.partition), _Entry(0))
+            entry.pending.setdefault(place.offset, []).append(index)
+            entry.begins.add((place.offset, stored_ms))
+    return held
 
 
 def _content_of(entries: dict[_Partition, _Entry]) -> Any:

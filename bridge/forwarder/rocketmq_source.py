@@ -79,7 +79,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
             came = 0
             offsets = {queue: known.pop(queue, self._next[queue]) for queue in queues}
             for queue, pulled in self._client.pull(offsets, group=self._group, suspend_ms=suspend_ms).items():
-                landed = self._landed(queue, pulled)
+                landed = self._take_pulled(queue, pulled)
                 if landed:
                     known[queue] = self._last[queue].queue_offset
                 came += len(landed)
@@ -139,7 +139,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
-    def _landed(self, queue: Queue, pulled: Pulled) -> list[LandedMessage]:
+    def _take_pulled(self, queue: Queue, pulled: Pulled) -> list[LandedMessage]:
         """Return what was pulled and step behind it; a queue's offsets have no gaps but those that retention makes.
 
         Raises:

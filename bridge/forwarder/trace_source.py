@@ -113,11 +113,11 @@ class TopicSource(TraceSource, Generic[_P]):
         self._next: dict[_P, int] = {}  # behind what was yielded
         self._committed: dict[_P, int] = {}  # what the group remembers
 
-    def _commit(self, held: Collection[tuple[str, int | None, int | None]]) -> None:
+    def _commit(self, held: Collection[Place]) -> None:
         """Remember the position with the group: call it only after everything yielded but ``held`` is durable.
 
-        ``held`` are messages, each by its source, partition and offset. On each partition the group's position is that
-        of the first one held; this source goes on behind what it has yielded.
+        On each partition the group's position is that of the first message held; this source goes on behind what it has
+        yielded.
 
         Raises:
             PeerError: a broker did not take it; what it did not take will be yielded again.
