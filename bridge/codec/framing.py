@@ -18,7 +18,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.storage import naming_damage, open_parquet, refuse_compressed, refuse_unconverted
+from bridge.storage import PARQUET_MAGIC, naming_damage, open_parquet, refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-_PARQUET_MAGIC: Final = b"PAR1"
 _JSON_START: Final = re.compile(rb"(?:%b)?\s*\{" % codecs.BOM_UTF8)
 _NAMES_OF_SPANS: Final = re.compile(rb'"(?:resource|scope|instrumentation_?[lL]ibrary)_?[sS]pans"')
 _SPANS_START: Final = re.compile(_JSON_START.pattern + rb'\s*"resource(?:Spans|_spans)"\s*:')
@@ -117,8 +116,8 @@ def detect(stream: io.BufferedReader) -> Framing:
     """
     from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR  # noqa: PLC0415  (mqtrace --help loads no codec)
 
-    start = stream.peek(len(_PARQUET_MAGIC))
-    if start.startswith(_PARQUET_MAGIC):
+    start = stream.peek(len(PARQUET_MAGIC))
+    if start.startswith(PARQUET_MAGIC):
         return Framing.PARQUET
     if stream.seekable() and not _JSON_START.match(start):
         at = stream.tell()
@@ -136,7 +135,7 @@ def may_hold_bodies(path: AnyPath, unknown: list[AnyPath] | None = None) -> bool
     try:
         with path.open("rb") as stream:
             start = stream.read(_START_BYTES)
-        if start.startswith(_PARQUET_MAGIC):
+        if start.startswith(PARQUET_MAGIC):
             may_hold = _BODY in open_parquet(path).schema_arrow.names
         else:
             may_hold = not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start

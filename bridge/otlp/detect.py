@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.storage import (
+    PARQUET_MAGIC,
     ZSTD_MAGIC,
     InaccessibleInputError,
     naming_damage,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 LONGEST_LINE_BYTES: Final = 64 << 20
 """A line is one message, parsed as a whole; a Collector's are a few megabytes."""
-_PARQUET_MAGIC: Final = b"PAR1"
 _BODY_COLUMN: Final = "body"
 _HEAD_BYTES: Final = 256 * 1024
 _LINES_LOOKED_AT: Final = 50
@@ -108,7 +108,7 @@ def detect(path: AnyPath) -> Layout:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             size = file.seek(0, io.SEEK_END)
-        if head.startswith(_PARQUET_MAGIC):
+        if head.startswith(PARQUET_MAGIC):
             _check_parquet(path)
     except FileNotFoundError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from error
@@ -143,7 +143,7 @@ def detect_head(head: bytes, size: int) -> Layout | None:
     """Return what a file of ``size`` bytes that starts with ``head`` holds, or ``None`` when it is nothing known."""
     if not head.strip(b" \t\r\n"):
         return Layout.EMPTY
-    if head.startswith(_PARQUET_MAGIC):
+    if head.startswith(PARQUET_MAGIC):
         return Layout.LANDING_PARQUET
     if head.startswith(ZSTD_MAGIC):
         return _in_zstd(head, Layout.JSON_LINES_ZSTD, Layout.PROTO_FRAMED_ZSTD)

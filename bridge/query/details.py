@@ -12,7 +12,7 @@ from bridge.page.markup import fill_template
 from bridge.page.wording import duration, plural, utc
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import rows_of
-from bridge.query.timeline import Half, events
+from bridge.query.timeline import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -102,6 +102,7 @@ def _consume(number: int, consume: Consume) -> Detail:
         consume.cost_ms is not None and consume.elapsed_ms is not None and consume.elapsed_ms > consume.cost_ms + 1
     )
     estimated = " (begin + cost)" if consume.end_estimated else ""
+    missing = "" if consume.missing is None else f", no {consume.missing.value} in the trace"
     facts = _facts(
         consume,
         ("begin", consume.begin_ms, utc),
@@ -113,13 +114,7 @@ def _consume(number: int, consume: Consume) -> Detail:
         ("client host", consume.client_host, str),
         ("request id", consume.request_id, str),
     )
-    return f"delivery {number}: {consume.outcome.value}{_MISSING.get(consume.missing, '')}", facts
-
-
-_MISSING: dict[Half | None, str] = {
-    Half.BEGIN: ", no SubBefore in the trace",
-    Half.END: ", no SubAfter in the trace",
-}
+    return f"delivery {number}: {consume.outcome.value}{missing}", facts
 
 
 def _facts(event: Send | TransactionEnd | Recall | Consume, *own: tuple[str, Any, Callable[[Any], str]]) -> Facts:

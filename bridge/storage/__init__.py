@@ -2,6 +2,7 @@
 
 from bridge.storage.locks import LOCK_FILE, hold
 from bridge.storage.paths import (
+    PARQUET_MAGIC,
     ZSTD_MAGIC,
     AnyPath,
     DamagedInputError,
@@ -24,6 +25,7 @@ from bridge.storage.stores import SCHEMES, can_use_hadoop, current_settings, jav
 
 __all__ = [
     "LOCK_FILE",
+    "PARQUET_MAGIC",
     "SCHEMES",
     "ZSTD_MAGIC",
     "AnyPath",

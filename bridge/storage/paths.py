@@ -26,6 +26,7 @@ _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
 _NO_HOST: Final = "-"  # stands in paths where hdfs:/// has none: a PurePath would join the slashes
 _BLOCK_BYTES: Final = 256 << 10
 _COPIES: Final = 8  # requests at a time
+PARQUET_MAGIC: Final = b"PAR1"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _COMPRESSED: Final = (
     (b"\x1f\x8b", "gzip", "gunzip"),
