@@ -19,13 +19,11 @@ from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import TaskDeliveries
-from otel_mqtrace.hooks.outcome import drain_deferred_ends
+from otel_mqtrace.hooks.outcome import drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-
-    from typing_extensions import Self
 
     from otel_mqtrace.clients.patching import Observe, Wrapper, Wrappers
 
@@ -130,12 +128,11 @@ def _answered(sending: Sending, future: asyncio.Future[Any]) -> None:
     if future.cancelled():
         sending.forgotten()
         return
-    # Asking the future for its exception would count as the application's having seen it.
-    exception = getattr(future, "_exception", None)
-    if exception is None:
+    failure = failure_of(future)
+    if failure is None:
         sending(None, future.result())
     else:
-        sending.raised(exception)
+        sending.raised(failure)
 
 
 def _traced_purge(original: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
@@ -173,21 +170,14 @@ _polling: Final[ContextVar[object]] = ContextVar("mqtrace-polling", default=None
 
 
 class AioState(AnyConsumerState):
-    """The state of an asyncio consumer, which is about the same as ``inner``, that of the consumer it wraps."""
+    """The state of an asyncio consumer, about the same as that of the one it wraps, which records nothing any more."""
 
-    def __init__(self, inner: AnyConsumerState | None) -> None:
+    def __init__(self, consumer: Any) -> None:
+        inner: AnyConsumerState | None = known_state(getattr(consumer, "_consumer", None))
         info = ClientInfo.of_kafka({}, group_name=None) if inner is None else inner.info
         super().__init__(info, registry, TaskDeliveries())
         if inner is not None:
-            self.leaders = inner.leaders
-
-    @classmethod
-    def of_client(cls, client: Any) -> Self:
-        """Return the state of an asyncio consumer; the one that it wraps records nothing any more."""
-        inner: AnyConsumerState | None = known_state(getattr(client, "_consumer", None))
-        if inner is not None:
-            inner.silent = True
-        return cls(inner)
+            inner.silent, self.leaders = True, inner.leaders
 
 
 @guarded("AIOConsumer.poll")

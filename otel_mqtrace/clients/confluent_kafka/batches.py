@@ -79,11 +79,9 @@ class _Item:
         """Record that the client took the message, or why not, also in the caller's dict."""
         if error is not None:
             dict.__setitem__(self.given, _ERROR, error)
-        if self.sending is None:
-            return
-        if error is not None:
-            self.sending.raised(error)
-        else:
+            if self.sending is not None:
+                self.sending.raised(error)
+        elif self.sending is not None:
             self.sending.returned()
 
 
