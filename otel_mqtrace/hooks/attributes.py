@@ -187,27 +187,20 @@ _LEGACY_TYPES: Final[Mapping[object, str | None]] = {"create": "publish", "send"
 _LEGACY_VERBS: Final = ("send", "receive", "process")
 
 
-def _unchanged(value: AttributeValue) -> AttributeValue:
-    return value
-
-
-def _number(value: AttributeValue) -> AttributeValue:
-    return int(str(value))
-
-
-def _legacy_type(value: AttributeValue) -> AttributeValue | None:
-    return _LEGACY_TYPES.get(value, value)
-
-
-_RENAMED: Final[Mapping[str, tuple[str, Callable[[AttributeValue], AttributeValue | None]]]] = {
-    semconv.MESSAGING_DESTINATION_NAME: (semconv.LEGACY_DESTINATION, _unchanged),
-    semconv.MESSAGING_DESTINATION_PARTITION_ID: (semconv.LEGACY_KAFKA_PARTITION, _number),
-    semconv.MESSAGING_OPERATION_TYPE: (semconv.LEGACY_OPERATION, _legacy_type),
-    semconv.MESSAGING_CONSUMER_GROUP_NAME: (semconv.LEGACY_KAFKA_CONSUMER_GROUP, _unchanged),
-    semconv.MESSAGING_CLIENT_ID: (semconv.LEGACY_CLIENT_ID, _unchanged),
-    semconv.MESSAGING_KAFKA_OFFSET: (semconv.LEGACY_KAFKA_OFFSET, _unchanged),
+_RENAMED: Final[Mapping[str, str]] = {
+    semconv.MESSAGING_DESTINATION_NAME: semconv.LEGACY_DESTINATION,
+    semconv.MESSAGING_DESTINATION_PARTITION_ID: semconv.LEGACY_KAFKA_PARTITION,
+    semconv.MESSAGING_OPERATION_TYPE: semconv.LEGACY_OPERATION,
+    semconv.MESSAGING_CONSUMER_GROUP_NAME: semconv.LEGACY_KAFKA_CONSUMER_GROUP,
+    semconv.MESSAGING_CLIENT_ID: semconv.LEGACY_CLIENT_ID,
+    semconv.MESSAGING_KAFKA_OFFSET: semconv.LEGACY_KAFKA_OFFSET,
 }
-"""Name of today → the old one, and how its value was written (``None``: not at all)."""
+"""Name of today → the old one."""
+_REWRITTEN: Final[Mapping[str, Callable[[AttributeValue], AttributeValue | None]]] = {
+    semconv.MESSAGING_DESTINATION_PARTITION_ID: lambda number: int(str(number)),
+    semconv.MESSAGING_OPERATION_TYPE: lambda kind: _LEGACY_TYPES.get(kind, kind),
+}
+"""How a value was written (``None``: not at all), where that differs."""
 _WITHOUT_OLD_NAME: Final = frozenset({semconv.MESSAGING_OPERATION_NAME})
 
 
@@ -234,9 +227,9 @@ class LegacyNames:
         named: Attributes = dict(attributes) if self.both else {}
         for name, value in attributes.items():
             if name in _RENAMED:
-                old, write = _RENAMED[name]
-                if (written := write(value)) is not None:
-                    named[old] = written
+                written = _REWRITTEN[name](value) if name in _REWRITTEN else value
+                if written is not None:
+                    named[_RENAMED[name]] = written
             elif name not in _WITHOUT_OLD_NAME:
                 named[name] = value
         if semconv.LEGACY_DESTINATION in named:

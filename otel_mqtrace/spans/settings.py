@@ -66,10 +66,6 @@ def _is_duration(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
-def _is_delay(value: object) -> bool:
-    return _is_duration(value) and value != 0
-
-
 def _has(*methods: str) -> Callable[[object], bool]:
     return lambda value: value is None or all(callable(getattr(value, method, None)) for method in methods)
 
@@ -80,7 +76,7 @@ _ANYTHING: Final = (lambda _value: True, "anything")
 _EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "max_queue_size": _COUNT,
     "max_export_batch_size": _COUNT,
-    "schedule_delay_millis": (_is_delay, "a number of milliseconds above 0"),
+    "schedule_delay_millis": (lambda value: _is_duration(value) and value != 0, "a number of milliseconds above 0"),
     "export_timeout_millis": _DURATION,
     "shutdown_timeout_millis": _DURATION,
     "drop_policy": (("newest", "oldest").__contains__, "'newest' or 'oldest'"),
