@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Link, SpanContext, TraceState
 
-    from otel_mqtrace.records.span import NativeRecord, SpanShape
+    from otel_mqtrace.records.span import SpanShape
 
 
 class Event(NamedTuple):
@@ -59,11 +59,6 @@ class EventSpan(WritableRecordSpan):
             if self.written is None
             else self.attributes.get(name)
         )
-
-    def to_native(self, dialect: str) -> NativeRecord | None:
-        """Return ``None``: it is mapped and encoded as any other span."""
-        del dialect
-        return None
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
