@@ -33,15 +33,15 @@ def send_context(msg_id: str) -> SpanContext:
 def sdk_span(draft: SpanDraft) -> ReadableSpan:
     """Return the span as our processor would be handed it."""
     context, call = draft.context, draft.call
-    fields_of = span_attributes(context)
+    shared, of_links = span_attributes(context)
     operation = OPERATIONS[context.trace_type]
     first = context.beans[0]
     send = send_context(first.msg_id or "")
     is_send = context.trace_type is TraceType.PUB
     own = f"{context.trace_type} {first.msg_id} {context.group_name} {context.request_id} {call.start_ms}"
     own_id = send.span_id if is_send and not draft.copy else _id(f"{own} {draft.copy}", 16)
-    linked = [] if is_send else zip_longest(context.beans, fields_of.links)
-    attributes = {**fields_of.span, semconv.MESSAGING_SYSTEM: "kafka"}
+    linked = [] if is_send else zip_longest(context.beans, of_links)
+    attributes = {**shared, semconv.MESSAGING_SYSTEM: "kafka"}
     for name, value in draft.attributes.items():
         attributes[name] = value(attributes[name]) if callable(value) else value
     return ReadableSpan(

@@ -56,7 +56,7 @@ def _context(trace_id: bytes, span_id: bytes, *, is_remote: bool) -> SpanContext
 
 def _attributes(meaning: OtlpSpanFields, rules: SpanRules) -> Attributes:
     values = [encodable(value) if type(value) is str else value for value in meaning.values]
-    attributes = span_attributes(_context_of(meaning.trace_type, values)).span
+    attributes, _ = span_attributes(_context_of(meaning.trace_type, values))
     attributes[semconv.MESSAGING_SYSTEM] = rules.system
     if rules.system == semconv.SYSTEM_ROCKETMQ:
         add_rocketmq_fields(attributes, {})

@@ -238,7 +238,7 @@ def test_loss_with_its_ledger_is_attributed_and_the_run_passes(tmp_path):
     def send(at_ms):
         trace_ctx = pub(at_ms, msg_id=new_unique_id())  # of this process, as the ledger names it
         operation = OPERATIONS[trace_ctx.trace_type]
-        began = {"start_time": at_ms * NS_PER_MS, "attributes": span_attributes(trace_ctx).span}
+        began = {"start_time": at_ms * NS_PER_MS, "attributes": span_attributes(trace_ctx)[0]}
         tracer.start_span(operation.name, kind=operation.kind, **began).end((at_ms + 3) * NS_PER_MS)
         return trace_ctx.beans[0].msg_id
 
