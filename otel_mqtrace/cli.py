@@ -116,11 +116,20 @@ def _find_fix(error: Exception) -> str:
 
 
 class _RawOutput(io.FileIO):
-    """The bytes of a standard stream; its errors name standard output, for those of standard error are dropped."""
+    """The bytes of a standard stream; its errors name standard output, for those of standard error are dropped.
+
+    A write takes all of the data. Under ``PYTHONUNBUFFERED`` no buffer writes the rest of what the system did not take,
+    as when the process is stopped and continued (Ctrl-Z) in the middle of a write to a pipe.
+    """
 
     def write(self, data: Any) -> int:
+        view, done = memoryview(data).cast("B"), 0
         try:
-            return super().write(data)
+            while True:
+                written = super().write(view[done:])
+                done += written or 0  # None where the stream would block and must not
+                if not written or done == len(view):
+                    return done or written
         except OSError as error:
             error.filename = _STDOUT
             raise

@@ -2,12 +2,15 @@
 
 import base64
 import bz2
+import fcntl
 import gzip
 import json
 import lzma
 import os
+import signal
 import subprocess
 import sys
+import termios
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -358,6 +361,22 @@ def test_part_that_a_killed_writer_left_open_is_named(mqtrace, tmp_path, monkeyp
 def test_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
     message = "/proc/self/mem: cannot be read (Input/output error); give a regular file, or a pipe to -"
     assert mqtrace.refuses(command, "/proc/self/mem") == f"mqtrace: error: {message}\n"
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="this system does not tell how much a pipe holds")
+def test_unbuffered_output_is_whole_although_the_process_was_stopped_in_a_write(tmp_path):
+    """As by Ctrl-Z before a pager: the system has then taken a part of what was written."""
+    (tmp_path / "body").write_bytes(PUB.replace(b"OFF", b"7" * (1 << 20)))
+    command, environment = [*MQTRACE, "decode", tmp_path / "body"], {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        full = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ).to_bytes(4, sys.byteorder)
+        while fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4)) != full:
+            assert process.poll() is None
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        process.send_signal(signal.SIGCONT)
+        (item,) = objects(process.stdout.read())
+    assert item["offset_msg_id"] == "7" * (1 << 20)
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
