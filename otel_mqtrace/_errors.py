@@ -12,9 +12,11 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The system errors of a full disk, a used-up quota, and a file beyond ``ulimit -f``."""
 
 
-def describe_room_fix(error: OSError, place: str) -> str:
-    """Return how to fix one of ``NO_ROOM``; ``place`` says where to free space."""
-    return "raise ulimit -f" if error.errno == errno.EFBIG else f"free space {place}"
+def describe_write_fix(error: OSError, elsewhere: str) -> str:
+    """Return how to fix that a file cannot be written; ``elsewhere`` says how to have it written somewhere else."""
+    if error.errno == errno.EFBIG:
+        return "raise ulimit -f"
+    return f"free space, or {elsewhere}" if error.errno in NO_ROOM else elsewhere
 
 
 class MqTraceError(Exception):

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError, describe_room_fix
+from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError, describe_write_fix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -102,7 +102,7 @@ def _find_argument(name: str, arguments: Sequence[str]) -> str:
 def _find_fix(error: Exception) -> str:
     """Return what to add to a system error that names no fix: the fix, or an empty text."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"; {describe_room_fix(error, 'where the command writes, or set TMPDIR to a disk with room')}"
+        return f"; {describe_write_fix(error, 'set TMPDIR to a disk with room')}"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return "; use a shorter path"
     if isinstance(error, FileNotFoundError) and error.filename:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS, SystemClock
-from otel_mqtrace._errors import NO_ROOM, MissingExtraError, UsageError, describe_room_fix
+from otel_mqtrace._errors import NO_ROOM, MissingExtraError, UsageError, describe_write_fix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -460,7 +460,7 @@ class LandingWriter:
 def not_writable(landing: object, error: OSError) -> UsageError:
     """Return what to raise when the system or a store refuses what is written to ``landing``."""
     if error.errno in NO_ROOM:  # pyarrow's own text wraps the system's
-        fix = describe_room_fix(error, "there, or choose another directory")
+        fix = describe_write_fix(error, "choose another directory")
         reason = f"{os.strerror(error.errno or 0).lower()}; {fix}"
     else:
         reason = error.strerror or str(error)

@@ -275,11 +275,11 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     native, otlp, into = _required(native, otlp, out)
     _check_rhythm(otlp, stream=stream, every_ms=every_ms, complete=complete)
     sources: Any = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
-    rules: Any = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer}
+    rules: Any = {"policy": _path_of(policy, "--policy"), "profile": profile, "native_writer": native_writer}
     window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
     settings = parse_settings(conf or ())
     where: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": settings}
-    left: Any = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
+    left: Any = {"out": into, "history": _path_of(history, "--history") or into / "history", "samples": samples}
     with _early_workers((*native, *otlp), where, stream=stream):
         from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
 
@@ -290,6 +290,13 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
 
 
 reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # the command line calls it first
+
+
+def _path_of(text: str | None, option: str) -> AnyPath | None:
+    """Return the path that an option names, ``None`` without the option."""
+    if text is not None and not text.strip():
+        raise UsageError(f"{option} is empty: name a file or a directory, or leave it out")
+    return None if text is None else as_path(text)
 
 
 @contextmanager
@@ -382,7 +389,7 @@ def _run(
 def _print_policy(path: str | None, profile: str, native_writer: str, grace_ms: int | None, *, complete: bool) -> int:
     from spark_jobs.policy import policy as rules  # noqa: PLC0415  (optional extra)
 
-    file, writers = as_path(path) if path else None, {"profile": profile, "native_writer": native_writer}
+    file, writers = _path_of(path, "--policy"), {"profile": profile, "native_writer": native_writer}
     policy = rules.with_limits(rules.read_policy(file, **writers), grace_ms=grace_ms, is_complete=complete)
     sys.stdout.write(rules.print_policy(policy, open_writers=rules.find_open_writers(file, **writers)))
     return 0

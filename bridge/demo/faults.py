@@ -17,7 +17,7 @@ from rich.table import Table
 from bridge.demo.shop import CONSUME, PUBLISH, TRANSACTION_END, Event, OrderKind, draw, event_of, events_of
 from bridge.page.wording import plural
 from otel_mqtrace import semconv
-from otel_mqtrace._errors import NO_ROOM, UsageError, describe_room_fix
+from otel_mqtrace._errors import UsageError, describe_write_fix
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import encode_context
@@ -233,8 +233,9 @@ class FaultySpanExporter(SpanExporter):
         """Raise ``UsageError`` if the file could not be written."""
         error = self._error
         if error is not None:
-            fix = describe_room_fix(error, "there, or give another --out") if error.errno in NO_ROOM else "check --out"
-            raise UsageError(f"cannot write {self._path}: {(error.strerror or str(error)).lower()}; {fix}")
+            reason = (error.strerror or str(error)).lower()
+            fix = describe_write_fix(error, "give another --out")
+            raise UsageError(f"cannot write {self._path}: {reason}; {fix}")
 
 
 _COPIES: Final[dict[FaultKind | None, int]] = {

@@ -17,7 +17,7 @@ from bridge.codec.framing import MessageTypeMap
 from bridge.commands import Charset, TimeoutMs, TypeMap, option
 from bridge.query.evidence import OutcomeFilter, parse_query
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
-from otel_mqtrace._errors import MissingExtraError, UsageError
+from otel_mqtrace._errors import MissingExtraError, UsageError, describe_write_fix
 from otel_mqtrace.config import Settings
 
 if TYPE_CHECKING:
@@ -274,7 +274,8 @@ def _write_page(answer: Answer, html: Path) -> None:
         with suppress(OSError):  # nor can that be removed from a read-only file system
             if is_new:
                 html.unlink()  # a part of the page; a file of the user's stays
-        raise UsageError(f"cannot write --html {html}: {error.strerror}; name a file elsewhere") from error
+        fix = describe_write_fix(error, "name a file elsewhere")
+        raise UsageError(f"cannot write --html {html}: {error.strerror}; {fix}") from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, replace_tree, sorted_glob
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace._errors import NO_ROOM, UsageError, describe_room_fix
+from otel_mqtrace._errors import NO_ROOM, UsageError, describe_write_fix
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
 from spark_jobs.report.result import RESULT_FILE, VERDICTS, SparkCost
@@ -113,7 +113,7 @@ def work_directory(out: AnyPath) -> Iterator[AnyPath]:
         if error.errno not in NO_ROOM or not isinstance(out, Path):
             raise
         # pyarrow's error has no file name, so both places are named
-        fix = describe_room_fix(error, "there, or set TMPDIR to another disk")
+        fix = describe_write_fix(error, "set TMPDIR to another disk")
         why = f"cannot write below --out {out} or in {tempfile.gettempdir()}: {os.strerror(error.errno or 0).lower()}"
         raise UsageError(f"{why}; {fix}") from error
     finally:
@@ -151,8 +151,8 @@ def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath, *, ha
         for name, content in contents.items():
             (out / name).write_bytes(content)
     except OSError as refused:
-        why = refused.strerror or refused
-        raise UsageError(f"cannot write the report into {out}: {why}; choose another --out") from refused
+        why, fix = refused.strerror or refused, describe_write_fix(refused, "choose another --out")
+        raise UsageError(f"cannot write the report into {out}: {why}; {fix}") from refused
 
 
 def _rename_all(names: Sequence[str], work: Path, out: Path) -> None:

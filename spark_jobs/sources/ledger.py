@@ -69,6 +69,8 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
 
 def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
     path = as_path(src)
+    if not src.strip():
+        raise UsageError("--ledger is empty: name a file or a directory, or leave it out")
     if path.is_dir():
         yield from ((file, False) for file in _files(path))
     elif path.exists():

@@ -35,6 +35,10 @@ WRONG = {
         *(([*SIDES, "--out", out], f"--out {out} is a landing") for out in ("bare", "bare/native/o", f"bare/{DAY}/o")),
         ([*SIDES, "--out", "o", "--history", "landing/native"], "--history landing/native is a landing"),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
+        *(
+            ([*SIDES, "--out", "o", option, ""], f"{option} is empty: name a file or a directory, or leave it out")
+            for option in ("--policy", "--history", "--ledger")
+        ),
         ([*SIDES, "--out", "o" * 256], f"cannot create --out {'o' * 256}: File name too long; choose another"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
         ([*SIDES, "--out", "o", "--master", "spark://[::1]:1,127.0.0.1:1"], "answers at spark://[::1]:1,127.0.0.1:1: "),

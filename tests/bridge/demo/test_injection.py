@@ -46,6 +46,6 @@ def test_full_disk_is_one_error_and_no_log(caplog):
     for name in ("first", "second"):
         provider.get_tracer("tests").start_span(name).end()
     provider.shutdown()
-    with pytest.raises(UsageError, match="cannot write /dev/full: no space left on device; free space there, or give"):
+    with pytest.raises(UsageError, match="cannot write /dev/full: no space left on device; free space, or give"):
         exporter.check()
     assert caplog.messages == []

@@ -221,7 +221,7 @@ def test_page_that_cannot_be_written_is_removed_unless_a_file_was_there(landing,
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (code, file.exists()) == (2, existed)
-    assert err == f"mqtrace: error: cannot write --html {file}: File too large; name a file elsewhere\n"
+    assert err == f"mqtrace: error: cannot write --html {file}: File too large; raise ulimit -f\n"
 
 
 def test_range_of_arrivals_narrows_the_search(landing, capsysbinary):

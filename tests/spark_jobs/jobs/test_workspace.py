@@ -51,8 +51,8 @@ def test_file_system_error_within_the_block_is_raised(tmp_path):
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (errno.ENOSPC, "no space left on device; free space there, or set TMPDIR to another disk"),
-        (errno.EDQUOT, "disk quota exceeded; free space there, or set TMPDIR to another disk"),
+        (errno.ENOSPC, "no space left on device; free space, or set TMPDIR to another disk"),
+        (errno.EDQUOT, "disk quota exceeded; free space, or set TMPDIR to another disk"),
         (errno.EFBIG, "file too large; raise ulimit -f"),
     ],
 )
