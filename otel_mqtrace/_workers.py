@@ -9,7 +9,7 @@ import threading
 import weakref
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from otel_mqtrace._errors import SubinterpreterError, is_from_signal_handler
 
@@ -40,25 +40,41 @@ class _Restarting(Protocol):
     def after_fork(self) -> None: ...
 
 
+_T = TypeVar("_T")
+
+
+class LiveObjects(Generic[_T]):
+    """Objects held weakly; callable from any thread: a ``WeakSet`` raises when another thread adds to it meanwhile."""
+
+    def __init__(self) -> None:
+        self._objects: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
+
+    def add(self, item: _T) -> None:
+        """Include ``item`` for as long as it exists."""
+        self._objects[id(item)] = item
+
+    def all(self) -> list[_T]:
+        """Return what exists now."""
+        return [each for reference in self._objects.valuerefs() if (each := reference()) is not None]
+
+
 _forks: Final[list[None]] = []
-_restarting: Final[weakref.WeakValueDictionary[int, _Restarting]] = weakref.WeakValueDictionary()
+_restarting: Final[LiveObjects[_Restarting]] = LiveObjects()
 process_generation: Final[Callable[[], int]] = _forks.__len__
 """Return how often the process forked on its way here: a child does not end what its parent began."""
 
 
 def restart_in_child(item: _Restarting) -> None:
     """Have ``item.after_fork()`` called in each forked child, for as long as ``item`` exists."""
-    _restarting[id(item)] = item
+    _restarting.add(item)
 
 
 def _after_fork() -> None:
     _forks.append(None)
     failed: BaseException | None = None
-    for reference in _restarting.valuerefs():
-        item = reference()
+    for item in _restarting.all():
         try:
-            if item is not None:
-                item.after_fork()
+            item.after_fork()
         except BaseException as error:  # noqa: BLE001 - a signal handler's: the others start over all the same
             failed = error
     if failed is not None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace._workers import LiveObjects
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.state import MAX_MESSAGES, LiveObjects
+from otel_mqtrace.clients.state import MAX_MESSAGES
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.propagation import creation_of
 from otel_mqtrace.hooks.settle import SettledOffset

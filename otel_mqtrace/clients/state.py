@@ -7,8 +7,9 @@ import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from otel_mqtrace._workers import LiveObjects
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, when_collected
 from otel_mqtrace.hooks.process import Owner
@@ -145,24 +146,6 @@ def attach_state(client: Any, state: _S) -> _S:
 MAX_MESSAGES: Final = 10_000
 _COPIED_SOON: Final = 500
 """Messages among which that of a copy is looked for."""
-_T = TypeVar("_T")
-
-
-class LiveObjects(Generic[_T]):
-    """Objects held weakly; callable from any thread: a ``WeakSet`` raises when another thread adds to it meanwhile."""
-
-    def __init__(self) -> None:
-        self._objects: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
-
-    def add(self, item: _T) -> None:
-        """Include ``item`` for as long as it exists."""
-        self._objects[id(item)] = item
-
-    def all(self) -> list[_T]:
-        """Return what exists now."""
-        return [each for reference in self._objects.valuerefs() if (each := reference()) is not None]
-
-
 _bound: Final[LiveObjects[ClientState]] = LiveObjects()
 """The states of clients that were traced."""
 

@@ -6,7 +6,6 @@ are recorded when the MeterProvider collects, or by a worker before many have ga
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from functools import partial
 from threading import RLock
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.context import get_current
 
 from otel_mqtrace import semconv
-from otel_mqtrace._workers import Worker, restart_in_child
+from otel_mqtrace._workers import LiveObjects, Worker, restart_in_child
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class MessagingMetrics:
         self._worker = Worker("mqtrace metrics", self.record_pending)
 
 
-_every: Final[weakref.WeakSet[MessagingMetrics]] = weakref.WeakSet()
+_every: Final[LiveObjects[MessagingMetrics]] = LiveObjects()
 
 
 def _record_all(_options: CallbackOptions) -> Iterable[Observation]:
@@ -159,7 +158,7 @@ def _record_all(_options: CallbackOptions) -> Iterable[Observation]:
 
     A meter has one instrument of each name: this one serves all ``MessagingMetrics``.
     """
-    for each in list(_every):
+    for each in _every.all():
         each.record_pending()
     return ()
 

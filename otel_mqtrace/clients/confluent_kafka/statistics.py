@@ -19,8 +19,8 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
+from otel_mqtrace._workers import LiveObjects
 from otel_mqtrace.clients.confluent_kafka.client import active, configuration_of
-from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 

@@ -11,7 +11,8 @@ from confluent_kafka import Message
 from opentelemetry import baggage, trace
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.state import LiveObjects, MessageRegistry
+from otel_mqtrace._workers import LiveObjects
+from otel_mqtrace.clients.state import MessageRegistry
 from otel_mqtrace.hooks.outcome import missing_counts
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
