@@ -135,7 +135,7 @@ class SpanQueue(Generic[Item]):
         self._last_take = 0, MonotonicNs(0)  # the number of the next item then, and when
         self._in_flight: list[Item] = []
         self._first_in_flight = 0
-        self._closed = self._abandoned = False
+        self.closed = self._abandoned = False
         self._never = max_size + 1
         self._wake_at = self._never if wake_worker is None else 1
         self._removed = 0  # accepted items that wait no longer: the number of the oldest that does
@@ -163,11 +163,11 @@ class SpanQueue(Generic[Item]):
         with self._lock:
             if len(self._waiting) < self._limit:
                 return True
-            if self._drop_oldest and not self._closed:
+            if self._drop_oldest and not self.closed:
                 self._evict(QUEUE_FULL)
                 return True
-            self.refuse(ALREADY_SHUTDOWN if self._closed else QUEUE_FULL, item)
-            is_unattended = self._refused % _CHECK_WORKER_EVERY == 0 and not self._closed
+            self.refuse(ALREADY_SHUTDOWN if self.closed else QUEUE_FULL, item)
+            is_unattended = self._refused % _CHECK_WORKER_EVERY == 0 and not self.closed
         if is_unattended and self._wake_worker is not None:
             self._wake_worker()
         return False
@@ -183,7 +183,7 @@ class SpanQueue(Generic[Item]):
         with self._lock:
             self._wake_at = min(2 * len(self._waiting) + 1, self._never)
             self._changed.notify_all()
-        if self._wake_worker is not None and not self._closed:
+        if self._wake_worker is not None and not self.closed:
             self._wake_worker()
 
     def _drop_surplus(self) -> None:
@@ -249,7 +249,7 @@ class SpanQueue(Generic[Item]):
         with self._lock:
             if not self._waiting:
                 return None
-            if self.has_batch or self._flush_to > self._removed or self._closed:
+            if self.has_batch or self._flush_to > self._removed or self.closed:
                 return 0
             return max(0, linger_ns - (now - (self._oldest_ns if since_ns is None else since_ns)))
 
@@ -319,11 +319,6 @@ class SpanQueue(Generic[Item]):
 
     # -- flush and shutdown ----------------------------------------------------------------------------------------
 
-    @property
-    def closed(self) -> bool:
-        """Return whether new items are refused."""
-        return self._closed
-
     def request_flush(self) -> FlushMark:
         """Make everything accepted so far due, and return the point to wait for."""
         with self._lock:
@@ -345,7 +340,7 @@ class SpanQueue(Generic[Item]):
     def close(self) -> None:
         """Refuse every later item, and make what waits due."""
         with self._lock:
-            self._closed, self._limit = True, 0
+            self.closed, self._limit = True, 0
             self._changed.notify_all()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:

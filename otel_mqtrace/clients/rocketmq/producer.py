@@ -93,12 +93,12 @@ def _traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def send(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
         transaction = args[0] if args else kwargs.get("transaction")
-        hooks = _producer_state(self)
-        sent = None if hooks is None else open_send(hooks.send, message, transactional=transaction is not None)
-        if hooks is None or sent is None:
+        state = _producer_state(self)
+        sent = None if state is None else open_send(state.send, message, transactional=transaction is not None)
+        if state is None or sent is None:
             return original(self, message, *args, **kwargs)
-        hooks.in_flight[id(sent.call)] = sent.call
-        observe = functools.partial(_answered, hooks, sent.call)
+        state.in_flight[id(sent.call)] = sent.call
+        observe = functools.partial(_answered, state, sent.call)
         return observe_call(lambda: original(self, sent, *args, **kwargs), observe, sent.call.current_ctx)
 
     return send
@@ -112,11 +112,11 @@ def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
     def end_transaction(  # noqa: PLR0913, PLR0917 - the client's own arguments
         self: Any, endpoints: Any, message: Any, transaction_id: Any, result: Any, source: Any
     ) -> Any:
-        hooks = _producer_state(self)
-        start_ns = 0 if hooks is None else hooks.end.now_ns()
+        state = _producer_state(self)
+        start_ns = 0 if state is None else state.end.now_ns()
         response = original(self, endpoints, message, transaction_id, result, source)
-        if hooks is not None:
-            _ended(hooks.end, message, transaction_id, result, source, response, start_ns)
+        if state is not None:
+            _ended(state.end, message, transaction_id, result, source, response, start_ns)
         return response
 
     return end_transaction
@@ -151,11 +151,11 @@ def _traced_recall(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def recall_message(self: Any, topic: Any, *args: Any, **kwargs: Any) -> Any:
-        hooks = _producer_state(self)
-        call = None if hooks is None else hooks.recall.before(topic)
-        if hooks is None or call is None:
+        state = _producer_state(self)
+        call = None if state is None else state.recall.before(topic)
+        if state is None or call is None:
             return original(self, topic, *args, **kwargs)
-        observe = functools.partial(_recalled, hooks.recall, call)
+        observe = functools.partial(_recalled, state.recall, call)
         return observe_call(lambda: original(self, topic, *args, **kwargs), observe, context.get_current())
 
     return recall_message
@@ -195,12 +195,12 @@ class TracedChecker:
 
     def check(self, message: Any) -> Any:
         """Call the application's checker; what it raises goes to the client."""
-        hooks = _producer_state(self._producer())
-        if hooks is None:
+        state = _producer_state(self._producer())
+        if state is None:
             return self._checker.check(message)
-        start_ns = hooks.end.now_ns()
+        start_ns = state.end.now_ns()
         resolution = self._checker.check(message)
-        self._record(hooks.end, message, resolution, start_ns)
+        self._record(state.end, message, resolution, start_ns)
         return resolution
 
     @guarded("rocketmq.check")
