@@ -129,7 +129,8 @@ class ConsumeHook(ReceiveHook):
             origin, origin_flags = unhexlify(trace_id + span_id), digit[0] & 3
             decision, flags = state.under_remote[origin_flags]
         is_dropped = decision is _DROP
-        if plan is None or (self.records_polls if is_dropped else decision is not _SAMPLED or row is None):
+        is_unfit = self.records_polls if is_dropped else decision is not _SAMPLED or row is None
+        if plan is None or is_unfit:
             return None
         try:
             ids = state.ids.pop()
@@ -178,7 +179,8 @@ class ConsumeHook(ReceiveHook):
         origin, origin_flags = read
         decision, flags = state.as_root if origin is None else state.under_remote[origin_flags]
         is_sampled = decision is _SAMPLED
-        if is_dropped if is_sampled else (decision is not _DROP or self.records_polls):  # as in record()
+        is_unfit = is_dropped if is_sampled else decision is not _DROP or self.records_polls
+        if is_unfit:
             return None
         ids = state.ids.take()
         if origin is not None:

@@ -45,7 +45,6 @@ class MessageSource(Protocol):
 
     def owner_of(self, message: object, consumer: object | None) -> Owner | None:
         """Take over the open span of ``message``, or open one; ``None`` for a message of another client."""
-        ...
 
 
 sources: Final[list[MessageSource]] = []

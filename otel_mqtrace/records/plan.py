@@ -38,15 +38,12 @@ class LeaderSource(Protocol):
     @property
     def cluster_id(self) -> str | None:
         """The cluster's own id."""
-        ...
 
     def of(self, topic: str | None, partition: int | None) -> str | None:
         """Return ``host:port`` of the leader."""
-        ...
 
     def want(self, topic: str) -> None:
         """Have the leaders of ``topic`` looked up."""
-        ...
 
 
 class Place(NamedTuple):
