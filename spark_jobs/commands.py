@@ -45,7 +45,7 @@ _LONGEST_PATH: Final = 4096  # of Linux
 _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
 
 
-def repeat_options(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[str]:
+def repeat_options(arguments: Iterable[str]) -> list[str]:
     """Repeat an option before each of its values: ``--native a b`` becomes ``--native a --native b``.
 
     A shell expands ``--native landing/*.jsonl`` into many words; an option parser gives the option one of them.
@@ -55,7 +55,7 @@ def repeat_options(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -
     for word in arguments:
         if word.startswith("-") and word != "-":
             name, assigned, _ = word.partition("=")
-            current, fresh = (name if name in names else None), not assigned
+            current, fresh = (name if name in _SOURCES else None), not assigned
             repeated.append(word)
             continue
         if current is not None and not fresh:

@@ -120,9 +120,7 @@ class Policy(Tolerances):
         if rule.verdicts is not None and verdict in rule.verdicts:
             return rule.verdicts[verdict]
         missing = verdict == FieldVerdict.MISSING_OTLP.value and name in self.profile.tolerated
-        if missing or verdict == FieldVerdict.NOT_COMPARABLE.value:
-            return None
-        if rule.severity == "ignore":
+        if missing or verdict == FieldVerdict.NOT_COMPARABLE.value or rule.severity == "ignore":
             return None
         return rule.severity if verdict in DISAGREEMENT else "ok"
 
@@ -258,8 +256,8 @@ def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
         **_read_values(scalars, settings_of(Tolerances), where, sign=":"),
         fields=_read_rules(policy.fields, "fields", wanted, where),
         gates=_read_rules(policy.gates, "gates", wanted, where),
-        writers=tuple(_read_writer(name, row, where) for name, row in _read_tables(wanted, "writers", where).items()),
-        silent=tuple(_read_silent(row, where) for row in _read_silent_rows(wanted, where)),
+        writers=tuple(_read_writers(wanted, where)),
+        silent=tuple(_read_silences(wanted, where)),
     )
 
 
@@ -279,13 +277,6 @@ def _read_tables(wanted: Mapping[str, Any], name: str, where: str) -> dict[str, 
     return table
 
 
-def _read_silent_rows(wanted: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    rows = wanted.get("silent", [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UsageError(f"{where}: silent must be a list of tables, each headed [[silent]]")
-    return rows
-
-
 def _read_rules(rules: Mapping[str, _Rule], table: str, wanted: Mapping[str, Any], where: str) -> dict[str, _Rule]:
     """Return the rules with what the tables ``[table.NAME]`` change of them."""
     rows = _read_tables(wanted, table, where)
@@ -297,24 +288,28 @@ def _read_rules(rules: Mapping[str, _Rule], table: str, wanted: Mapping[str, Any
     return changed
 
 
-def _read_writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
-    place = f'{where}: [writers."{name}"]'
-    values = _read_values(row, settings_of(WriterRule), place)
-    side = values.setdefault("side", "native" if parse_native_writer(name) else "otlp")
-    if (parse_native_writer(name) is None) if side == "native" else (name not in PROFILES):
-        known = f"mqtrace, rocketmq or rocketmq-5.3.3 (native), or one of {', '.join(PROFILES)} (otlp)"
-        raise UsageError(f"{place}: no writer of the {side} side; write {known}")
-    return WriterRule(writer=name, **values)
+def _read_writers(wanted: Mapping[str, Any], where: str) -> Iterator[WriterRule]:
+    for name, row in _read_tables(wanted, "writers", where).items():
+        place = f'{where}: [writers."{name}"]'
+        values = _read_values(row, settings_of(WriterRule), place)
+        side = values.setdefault("side", "native" if parse_native_writer(name) else "otlp")
+        if (parse_native_writer(name) is None) if side == "native" else (name not in PROFILES):
+            known = f"mqtrace, rocketmq or rocketmq-5.3.3 (native), or one of {', '.join(PROFILES)} (otlp)"
+            raise UsageError(f"{place}: no writer of the {side} side; write {known}")
+        yield WriterRule(writer=name, **values)
 
 
-def _read_silent(row: Mapping[str, Any], where: str) -> SilentRule:
-    place = f"{where}: [[silent]]"
-    values = _read_values(row, settings_of(SilentRule), place)
-    if "side" not in values or len(values) == 1:
-        raise UsageError(f'{place}: write the side ("native" or "otlp") and a topic, group or service')
-    if values["side"] == "otlp" and "service" in values:
-        raise UsageError(f"{place}: native records, which show what otlp lacks, have no service; name its group")
-    return SilentRule(**values)
+def _read_silences(wanted: Mapping[str, Any], where: str) -> Iterator[SilentRule]:
+    rows, place = wanted.get("silent", []), f"{where}: [[silent]]"
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{where}: silent must be a list of tables, each headed [[silent]]")
+    for row in rows:
+        values = _read_values(row, settings_of(SilentRule), place)
+        if "side" not in values or len(values) == 1:
+            raise UsageError(f'{place}: write the side ("native" or "otlp") and a topic, group or service')
+        if values["side"] == "otlp" and "service" in values:
+            raise UsageError(f"{place}: native records, which show what otlp lacks, have no service; name its group")
+        yield SilentRule(**values)
 
 
 _NO_EXAMPLE: Final = ('# [writers."rocketmq-5.3.3"]', '# never = ["recall"]', '# never_fields = ["region_id"]')

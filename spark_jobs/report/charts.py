@@ -69,7 +69,7 @@ _BAR_HEIGHT: Final = 14
 _THINNEST: Final = 1.5
 
 
-def stacked(parts: Mapping[str, int], colours: Mapping[str, str], *, width: int = 260) -> Markup:
+def stacked(parts: Mapping[str, int], colours: Mapping[str, str], *, width: int) -> Markup:
     """Return one bar of ``parts`` in the order of ``colours``; the smallest part stays visible."""
     present = {name: parts[name] for name in colours if parts.get(name)}
     total = sum(present.values())

@@ -77,7 +77,7 @@ def render_samples(
     timelines: Mapping[str, tuple[Sample, ...]],
     *,
     room_bytes: int,
-    link_template: str | None = None,
+    link_template: str | None,
 ) -> ShownSamples:
     """Return as many of ``samples``, in their order, as fit into ``room_bytes``."""
     template = environment().get_template("sample.html.j2")
