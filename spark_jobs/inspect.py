@@ -41,7 +41,7 @@ from spark_jobs.jobs.writers import (
 )
 from spark_jobs.sources.files import PassedOver, SourceFile, last_line, source_files
 from spark_jobs.sources.jaeger import local_sources
-from spark_jobs.sources.kafka import apart, messages_in, topic_ranges
+from spark_jobs.sources.kafka import messages_in, split_topics, topic_ranges
 from spark_jobs.sources.native import torn_bytes
 from spark_jobs.sums import greatest, least
 
@@ -179,7 +179,7 @@ def inspect_sources(
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
     """Yield the JSON of every record and span behind ``sources``, and fill ``inventory``."""
     inspection = _Inspection(inventory, client_config)
-    paths, addresses = apart(sources)
+    paths, addresses = split_topics(sources)
     for address in addresses:
         yield from inspection.read_topic(address)
     passed_over: list[PassedOver] = []
@@ -242,14 +242,14 @@ class _Inspection:
         with file.path.open("rb") as stream:
             landed = read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))
             for body, at in zip(landed, self.bodies, strict=False):
+                place: _Position = {"path": str(file.path), "line": body.row}
                 if not isinstance(body, BadBody):
-                    yield from self._read_body({"path": str(file.path), "line": body.row}, at, body.body)
+                    yield from self._read_body(place, at, body.body)
                 elif is_torn and body.field is None and not stream.peek(1):  # a run reads less
                     self.inventory.truncated_tail = True
                 else:
                     text = body.text[:_SAMPLE_CHARACTERS]
-                    bad = BadPiece(path=str(file.path), line=body.row, field=body.field, reason=body.reason, text=text)
-                    self.inventory.add_bad(bad)
+                    self.inventory.add_bad(BadPiece(**place, field=body.field, reason=body.reason, text=text))
 
     def _read_body(self, place: _Position, at: int, body: bytes) -> Iterator[dict[str, Any]]:
         for item in body_json(at, decode_body(body)):
@@ -264,13 +264,14 @@ class _Inspection:
     def _read_spans(self, file: SourceFile) -> Iterator[dict[str, Any]]:
         indices = count()
         for item in read_messages(file.path, file.layout, parse=parse_message):
+            place: _Position = {"path": str(file.path), "line": item.ordinal}
             if isinstance(item, Bad):
                 text = item.sample.decode("utf-8", errors="replace")[:_SAMPLE_CHARACTERS]
-                self.inventory.add_bad(BadPiece(path=str(file.path), line=item.ordinal, reason=item.reason, text=text))
+                self.inventory.add_bad(BadPiece(**place, reason=item.reason, text=text))
             elif not isinstance(item, Message):
                 self.inventory.truncated_tail = True
             else:
-                yield from self._read_message({"path": str(file.path), "line": item.ordinal}, indices, item.content)
+                yield from self._read_message(place, indices, item.content)
 
     def _read_message(self, place: _Position, indices: Iterator[int], content: list[Any]) -> Iterator[dict[str, Any]]:
         """Yield the JSON of a message's good spans; ``indices`` numbers the spans of its file or topic."""

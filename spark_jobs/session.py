@@ -162,11 +162,11 @@ def build_session(
     own = {"spark.app.name": "mqtrace", "spark.driver.memory": driver_memory}
     try:
         if place is None:
-            session = _started(_left_open(_QUIET) | {**extra})
+            session = _start(_drop_given(_QUIET) | {**extra})
         elif place.startswith(_CONNECT):
-            session = _connected(place, extra)
+            session = _connect(place, extra)
         else:
-            session = _deployed(place, {**own, **extra})
+            session = _deploy(place, {**own, **extra})
         for name, value in MEANING.items():  # a new session checks all its settings at this first use
             session.conf.set(name, value)
     except MqTraceError:
@@ -265,22 +265,22 @@ def _place(master: str | None) -> str | None:
     return master or os.environ.get("SPARK_REMOTE") or "local[*]"
 
 
-def _deployed(place: str, own: Mapping[str, str]) -> SparkSession:
+def _deploy(place: str, own: Mapping[str, str]) -> SparkSession:
     """Start a driver here for the master; send our code to executors that do not run our Python anyway."""
     os.environ.pop("SPARK_REMOTE", None)  # Spark would go there all the same
     if place.startswith(_STANDALONE):
         _reach("Spark master", place, *(f"//{each}" for each in place.removeprefix(_STANDALONE).split(",")))
     is_local = place.startswith("local")
-    _environment(is_local=is_local)
+    _set_environment(is_local=is_local)
     options = (f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(_LOCAL_JVM if is_local else ()))
     settings = {**_QUIET, **(_LOCAL if is_local else {}), "spark.driver.extraJavaOptions": " ".join(options)}
-    session = _started({**settings, **own, "spark.master": place})
+    session = _start({**settings, **own, "spark.master": place})
     if not _ONE_PROCESS.fullmatch(place):
-        session.sparkContext.addPyFile(str(_packed()[1]))
+        session.sparkContext.addPyFile(str(_pack_code()[1]))
     return session
 
 
-def _left_open(settings: Mapping[str, str]) -> dict[str, str]:
+def _drop_given(settings: Mapping[str, str]) -> dict[str, str]:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
     SparkContext._ensure_initialized()  # noqa: SLF001  (the JVM's settings are in the JVM)
@@ -288,7 +288,7 @@ def _left_open(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if not given.contains(name)}
 
 
-def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
+def _connect(url: str, settings: Mapping[str, str]) -> SparkSession:
     _reach("Spark Connect server", url, url)
     try:
         session = _session_class().builder.remote(url).getOrCreate()
@@ -299,7 +299,7 @@ def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
         raise PeerError(f"no Spark Connect server answers at {url}: {line[:200]}; check the address") from error
     for name, value in settings.items():
         session.conf.set(name, value)
-    session.addArtifacts(str(_packed()[1]), pyfile=True)
+    session.addArtifacts(str(_pack_code()[1]), pyfile=True)
     return session
 
 
@@ -316,12 +316,12 @@ def _reach(server: str, url: str, *addresses: str) -> None:
 
 
 @cache
-def _packed() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+def _pack_code() -> tuple[tempfile.TemporaryDirectory[str], Path]:
     directory = tempfile.TemporaryDirectory(prefix="mqtrace-")
     return directory, write_package(Path(directory.name) / "mqtrace-spark.zip")
 
 
-def _started(settings: Mapping[str, str]) -> SparkSession:
+def _start(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
     with delay_interrupt(), kill_abandoned_processes():  # a new context ends with setting its own signal handler
@@ -340,7 +340,7 @@ def _session_class() -> type[SparkSession]:
     return SparkSession
 
 
-def _environment(*, is_local: bool) -> None:
+def _set_environment(*, is_local: bool) -> None:
     """Point Spark at this interpreter (it takes ``python3`` from PATH otherwise) and at a Java that can run it.
 
     On the machines of a cluster the interpreter may be somewhere else: there, the environment wins.
@@ -386,7 +386,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 @contextmanager
-def grouped(spark: SparkSession, name: str, description: str) -> Iterator[None]:
+def job_group(spark: SparkSession, name: str, description: str) -> Iterator[None]:
     """Put the jobs of the block into a group; an interrupt cancels those that still run."""
     context = None if is_connect(spark) else spark.sparkContext
     if context is None:

@@ -258,17 +258,9 @@ def reconcile(  # noqa: PLR0913 - the run's options
         place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=plan.history.since_ms))
         place.past.keep_used_drops(budgets.used())
     samples = read_samples(counted.samples.rows, at_most=most_samples)
-    run = JudgedRun(
-        sides=sides,
-        carried=carried,
-        known=known,
-        policy=policy,
-        counted=counted,
-        durations=judged.durations,
-        samples=samples,
-    )
+    run = JudgedRun(sides=sides, carried=carried, known=known, policy=policy, judged=judged, samples=samples)
     buckets = group_by_bucket(list_files(plan.settled))
-    result = _summarise(place, run, buckets, choose_owners(judged.owners))
+    result = _summarise(place, run, buckets)
     if not buckets:  # Spark and pandas do not read a directory without a parquet file
         write_rows(VERDICT.empty_table(), str(as_path(plan.settled) / "part-00000.parquet"))
     return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
@@ -356,15 +348,13 @@ def _judge(engine: Engine, pieces: list[Piece], again: Sequence[str], plan: Buck
     return sum_of(Judged, answers)
 
 
-def _summarise(
-    place: Workspace, run: JudgedRun, buckets: Sequence[tuple[str, ...]], owners: Mapping[tuple[str, str], str]
-) -> Result:
+def _summarise(place: Workspace, run: JudgedRun, buckets: Sequence[tuple[str, ...]]) -> Result:
     """Draw the graph, find the messages behind the samples and the first malformed rows, all by one map."""
     msg_ids = sorted({each.verdict["msg_id"] for each in run.samples if each.verdict["msg_id"] is not None})
     grace_ms, horizon_ms = run.policy.grace_ms, run.known.horizon_ms
     judged = find_judged_span(run.known.first_ms, None if horizon_ms is None else horizon_ms + grace_ms, grace_ms)
     files = [path for side in run.sides for path in side.files] if any(run.known.malformed.values()) else []
-    read = partial(_read_details, msg_ids, owners, judged)
+    read = partial(_read_details, msg_ids, choose_owners(run.judged.owners), judged)
     details = sum_of(_Details, place.engine.map(read, [*buckets, *files], merge=partial(sum_of, _Details)))
     graph = build_graph(details.graph, sides=("native", "otlp"), judged=judged, at_most=_MOST_EDGES)
     return summarise(run, graph=graph, messages=details.messages, malformed=details.malformed)

@@ -194,18 +194,18 @@ def _count_nameless(path: str) -> tuple[int, int]:
 
 def _name_by_position(directory: str, task: _Task) -> None:
     with open_events(f"{directory}/kept-{task[0]:05d}.parquet") as file:
-        for table in _placed(task[1]):
+        for table in _fill_positions(task[1]):
             _write(file, table)
 
 
-def _placed(path: str) -> Iterator[pa.Table]:
+def _fill_positions(path: str) -> Iterator[pa.Table]:
     for columns in _columns_of(path):
         msg_ids = pc.coalesce(columns["msg_id"], columns["offset_msg_id"])
         yield pa.table({**columns, "msg_id": msg_ids}).cast(NORMALISED)
 
 
 def _sort_by_pointer(task: _Task) -> Iterator[pa.Table]:
-    for table in _placed(task[1]):
+    for table in _fill_positions(task[1]):
         columns = {name: table[name].combine_chunks() for name in table.column_names}
         rows, at = _find_pointers(columns, np.flatnonzero(_is_in_scope(columns, Kind.CONSUME)))
         is_send = _is_in_scope(columns, Kind.PUBLISH)

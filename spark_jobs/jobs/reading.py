@@ -30,7 +30,7 @@ from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED, InputCounts
 from spark_jobs.sources.kafka import (
     PartitionRange,
-    chunks,
+    cut_ranges,
     message_batches,
     message_frame,
     message_places,
@@ -282,7 +282,7 @@ def read_side(
     make_directory(directory)
     done, left = _read_connected(engine, how, inputs.topics.values())
     splits = [(f"files-{number:05d}", task) for number, task in enumerate(planned.tasks)]
-    messages = [(f"topics-{number:05d}", one) for number, one in enumerate(chunks(left))]
+    messages = [(f"topics-{number:05d}", one) for number, one in enumerate(cut_ranges(left))]
     done += engine.map(partial(_run_task, how), [*splits, *messages])
     read, ranges = sum_of(EventSide, done), tuple(chain.from_iterable(inputs.topics.values()))
     return replace(
@@ -317,7 +317,7 @@ def _read_connected(
         held = [one for one in ranges if one.first < one.end]
         frame = None
         if engine.name == "spark" and held:
-            frame = message_frame(held, how.options.client_config, tasks=len(chunks(held)))
+            frame = message_frame(held, how.options.client_config, tasks=len(cut_ranges(held)))
         if frame is None:
             left += held
         else:
@@ -338,8 +338,8 @@ def _run_task(how: _Reading, task: tuple[str, Sequence[Split] | PartitionRange])
 
 def _run_messages(how: _Reading, name: str, messages: Iterable[pa.RecordBatch]) -> EventSide:
     read, counts = EventSide(), InputCounts()
-    counted = _counted(messages, read)
-    batches = message_bodies(counted) if how.side is Side.NATIVE else span_batches(map(_placed, counted), counts)
+    counted = _count_messages(messages, read)
+    batches = message_bodies(counted) if how.side is Side.NATIVE else span_batches(map(_name_places, counted), counts)
     return _write(how, name, batches, read, counts)
 
 
@@ -352,7 +352,7 @@ def _write(
         events = event_batches(batches, trace_topics=options.trace_topics)
     else:
         events = native_batches(
-            _with_topics(batches, read),
+            _note_topics(batches, read),
             counts,
             writer=options.native_writer,
             writers=options.native_writers,
@@ -373,17 +373,17 @@ def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch
     return _run_messages(how, f"connector-{number:03d}-{partition:05d}-{offset:020d}", chain([first], messages))
 
 
-def _counted(messages: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
+def _count_messages(messages: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
     for batch in messages:
         read.offsets_without_message -= batch.num_rows
         yield batch
 
 
-def _placed(messages: pa.RecordBatch) -> pa.RecordBatch:
+def _name_places(messages: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([message_places(messages), messages.column("value")], names=["path", "value"])
 
 
-def _with_topics(bodies: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
+def _note_topics(bodies: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
     """Yield the bodies; add the topics that they were landed from to ``read``."""
     for batch in bodies:
         topics: list[Any] = pc.unique(batch.column("source")).drop_null().to_pylist()

@@ -10,6 +10,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import NothingThereError, expand_files, parse_address
@@ -26,7 +27,7 @@ from spark_jobs.jobs.workspace import open_engine, open_workspace, start_spark
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.session import is_connect, mute_interrupted_calls
 from spark_jobs.sources.files import Inputs, PassedOver, find_unknown, source_files
-from spark_jobs.sources.kafka import apart, topic_ranges
+from spark_jobs.sources.kafka import split_topics, topic_ranges
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.taxonomy import ExitCode, Verdict
 
@@ -152,6 +153,9 @@ class Ingest:
         self._progress = progress
         self._directory = options.out / _STREAM
         self._how = self._directory / _HOW
+        named = {"native": split_topics(options.native), "otlp": split_topics(options.otlp)}
+        self._srcs = {side: files for side, (files, _) in named.items()}
+        self._topics = {side: addresses for side, (_, addresses) in named.items()}
         self._passed_over: set[str] = set()
         self.unknown: frozenset[str] = frozenset()
         self._listed: dict[str, AnyPath] = {}
@@ -194,8 +198,7 @@ class Ingest:
         self.ingested.remove_unlisted()
         before = self.ingested.batches()
         self._read_topics(engine)
-        srcs = dict.fromkeys(src for side in (self._options.native, self._options.otlp) for src in apart(side)[0])
-        found, is_complete = find_files(srcs)
+        found, is_complete = find_files(dict.fromkeys(chain(*self._srcs.values())))
         self._listed = {str(path): path for path in found}
         if is_complete:
             self.ingested.forget_files(self._listed)
@@ -219,8 +222,8 @@ class Ingest:
         """Read the topics behind the offsets of earlier batches; a killed batch has left none."""
         how, taken = self._options.reading, self.ingested.total_read()
         held = {
-            side: {address: topic_ranges(address, how.client_config) for address in apart(srcs)[1]}
-            for side, srcs in (("native", self._options.native), ("otlp", self._options.otlp))
+            side: {address: topic_ranges(address, how.client_config) for address in addresses}
+            for side, addresses in self._topics.items()
         }
         behind = {
             side: {address: find_new_ranges(ranges, taken[side].offsets) for address, ranges in topics.items()}
@@ -247,8 +250,8 @@ class Ingest:
         how = self._options.reading
         layout = None if how.otlp_format is None else Layout(how.otlp_format)
         others: list[PassedOver] = []
-        native = source_files(apart(self._options.native)[0], Side.NATIVE, only=fresh, passed_over=others)
-        otlp = source_files(apart(self._options.otlp)[0], Side.OTLP, layout=layout, only=fresh, passed_over=others)
+        native = source_files(self._srcs["native"], Side.NATIVE, only=fresh, passed_over=others)
+        otlp = source_files(self._srcs["otlp"], Side.OTLP, layout=layout, only=fresh, passed_over=others)
         inputs = {side: Inputs(files) for side, files in (("native", native), ("otlp", otlp)) if files}
         if inputs:
             self._progress(f"reading {plural(len(native) + len(otlp), 'new file')}")

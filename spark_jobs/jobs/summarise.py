@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.history.carried import CarriedOver
-    from spark_jobs.jobs.judge_tasks import Counted
+    from spark_jobs.jobs.judge_tasks import Judged
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.judging.counts import Tally
-    from spark_jobs.judging.durations import Durations
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
@@ -167,7 +166,7 @@ def first_malformed(pieces: Iterable[MalformedSample]) -> list[MalformedSample]:
     return sorted(pieces, key=lambda piece: _nulls_first(getattr(piece, name) for name in _PLACE))[:_MOST_MALFORMED]
 
 
-def _located(pieces: Sequence[MalformedSample]) -> list[MalformedSample]:
+def _locate_lines(pieces: Sequence[MalformedSample]) -> list[MalformedSample]:
     """Give samples from files too large to be read whole their line, where exactly one line begins with their text."""
     wanted: dict[str, set[str]] = {}
     for piece in pieces:
@@ -190,8 +189,7 @@ class JudgedRun:
     carried: CarriedOver
     known: Facts
     policy: Policy
-    counted: Counted
-    durations: Durations
+    judged: Judged
     samples: Sequence[Sample]
 
 
@@ -203,12 +201,12 @@ def summarise(
     malformed: Sequence[MalformedSample],
 ) -> Result:
     """Return the result of a judged run, without its cost, with its ``graph`` and its samples' ``messages``."""
-    known, policy, counts = run.known, run.policy, sort_tally(run.counted.tally)
+    known, policy, counts = run.known, run.policy, sort_tally(run.judged.counted.tally)
     inputs, conservation = balance_inputs(run.sides, run.carried, counts, known)
     gated = gates.evaluate_gates(counts, known, policy)
     doubt = gates.find_doubt(counts, known, policy)
     verdict, code = gates.conclude(gated, policy, holds=conservation.holds, conclusive=doubt is None)
-    instances, left_off = rank_hosts(run.counted.hosts)
+    instances, left_off = rank_hosts(run.judged.counted.hosts)
     profile, native_writer = policy.writer_names
     width_ms = bucket_width_ms(known.first_ms, known.data_end_ms)
     return Result(
@@ -232,10 +230,10 @@ def summarise(
         gates=gated,
         conservation=conservation,
         loss=gates.count_losses(counts),
-        latency=run.durations.latency(),
-        arrival=run.durations.arrival(),
-        topics=run.durations.topics(),
-        groups=run.durations.groups(),
+        latency=run.judged.durations.latency(),
+        arrival=run.judged.durations.arrival(),
+        topics=run.judged.durations.topics(),
+        groups=run.judged.durations.groups(),
         instances=instances,
         instances_left_off=left_off,
         samples=tuple(run.samples),
@@ -245,7 +243,7 @@ def summarise(
             TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=dict(found))
             for start_ms, found in sorted(counts.buckets.items())
         ),
-        malformed=tuple(replace(piece, text=policy.hide(piece.text)) for piece in _located(malformed)),
+        malformed=tuple(replace(piece, text=policy.hide(piece.text)) for piece in _locate_lines(malformed)),
         graph=graph,
         duplicates=dict(counts.duplicates),
         timing=dict(counts.timing),
@@ -258,7 +256,7 @@ def summarise(
 def _fields(run: JudgedRun, counts: Tally) -> tuple[Field, ...]:
     found = {name: dict(counts.fields[name]) for name in COMPARED_FIELDS}
     shown = {name for name, verdicts in found.items() if FieldVerdict.DIFFERENT.value in verdicts}
-    differing = rank_differing(run.counted.differing)
+    differing = rank_differing(run.judged.counted.differing)
     return tuple(
         Field(name=name, verdicts=verdicts, differing_pairs=differing.get(name, ()) if name in shown else ())
         for name, verdicts in found.items()
@@ -278,17 +276,17 @@ def balance_inputs(
 ) -> tuple[Inputs, Conservation]:
     """Return the balance of both sides and whether it holds: counts before parsing against those of the verdicts."""
     named = zip(("native", "otlp"), sides, strict=True)
-    books = {side: _books(side, read, carried, tally, facts) for side, read in named}
+    books = {side: _balance_side(side, read, carried, tally, facts) for side, read in named}
     native_both = tally.keys["native"] - tally.status[Status.NATIVE_ONLY.value] - tally.pending["native"]
     otlp_both = tally.keys["otlp"] - tally.status[Status.OTLP_ONLY.value] - tally.pending["otlp"]
     return Inputs(**books), Conservation(
         holds=not any(map(gap, books.values())) and native_both == otlp_both == tally.keys["both"],
-        native=f"{_sentence(books['native'])}; {native_both} keys on both sides",
-        otlp=f"{_sentence(books['otlp'])}; {otlp_both} keys on both sides",
+        native=f"{_describe_balance(books['native'])}; {native_both} keys on both sides",
+        otlp=f"{_describe_balance(books['otlp'])}; {otlp_both} keys on both sides",
     )
 
 
-def _books(side: str, read: EventSide, carried: CarriedOver, tally: Tally, facts: Facts) -> SideInputs:
+def _balance_side(side: str, read: EventSide, carried: CarriedOver, tally: Tally, facts: Facts) -> SideInputs:
     return SideInputs(
         sources=read.sources,
         layouts=read.layouts,
@@ -312,7 +310,7 @@ def _books(side: str, read: EventSide, carried: CarriedOver, tally: Tally, facts
     )
 
 
-def _sentence(book: SideInputs) -> str:
+def _describe_balance(book: SideInputs) -> str:
     carried = f" + {book.carried} carried" if book.carried else ""
     again = f"{book.read_again} read again + " if book.carried else ""
     return (

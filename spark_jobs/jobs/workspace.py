@@ -25,8 +25,8 @@ from spark_jobs.session import (
     build_session,
     cores,
     cost,
-    grouped,
     is_connect,
+    job_group,
     mute_interrupted_calls,
     peer_errors,
     versions,
@@ -198,7 +198,7 @@ def open_engine(
         from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415 - start_spark reports a missing pyspark
 
         group = f"mqtrace-{secrets.token_hex(8)}"
-        with grouped(session, group, description), peer_errors():
+        with job_group(session, group, description), peer_errors():
             # Python processes of a Spark of our own run only our tasks: they need no pandas (40 MiB).
             yield SparkEngine(session, cores(session), group=group, owns_workers=not is_connect(session))
 

@@ -20,7 +20,7 @@ from bridge.otlp.detect import (
 )
 from bridge.storage import DamagedInputError, InaccessibleInputError, StorePath
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.sources.kafka import LAYOUT, apart, topic_ranges
+from spark_jobs.sources.kafka import LAYOUT, split_topics, topic_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -214,7 +214,7 @@ def find_inputs(
     """
     if layout is not None and layout not in OTLP_FORMATS:
         raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
-    paths, addresses = apart(srcs)
+    paths, addresses = split_topics(srcs)
     passed_over: list[PassedOver] = []
     files = source_files(paths, side, layout=None if layout is None else Layout(layout), passed_over=passed_over)
     topics = {address: topic_ranges(address, client_config) for address in addresses}

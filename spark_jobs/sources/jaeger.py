@@ -72,12 +72,12 @@ def local_sources(srcs: Iterable[str]) -> Iterator[tuple[str, ...]]:
         return
     with TemporaryDirectory(prefix="mqtrace-jaeger-") as directory:
         yield tuple(
-            _fetched(src, Path(directory) / str(at)) if kind is Kind.JAEGER else src
+            _fetch(src, Path(directory) / str(at)) if kind is Kind.JAEGER else src
             for at, (src, kind) in enumerate(zip(given, kinds, strict=True))
         )
 
 
-def _fetched(src: str, directory: Path) -> str:
+def _fetch(src: str, directory: Path) -> str:
     address = JaegerAddress.parse(src)
     directory.mkdir()
     path = directory / f"{_UNSAFE_IN_NAMES.sub('-', f'jaeger-{address.server}')}.jsonl"  # the report shows this name
@@ -105,7 +105,7 @@ def fetch_spans(address: JaegerAddress, path: Path, *, traces_per_page: int = _T
                 # A trace is in the page of each of its spans, whole every time.
                 new = _trace_ids(page) - seen
                 if new:
-                    file.write(json.dumps({"resourceSpans": _of_traces(page, new)}) + "\n")
+                    file.write(json.dumps({"resourceSpans": _keep_traces(page, new)}) + "\n")
                 seen |= new
 
 
@@ -168,9 +168,9 @@ def _trace_ids(page: list[dict[str, Any]]) -> set[str]:
     return {str(span.get("traceId")) for scope in scopes for span in scope.get("spans") or ()}
 
 
-def _of_traces(page: list[dict[str, Any]], ids: set[str]) -> list[dict[str, Any]]:
-    return [{**each, "scopeSpans": [_of_scope(scope, ids) for scope in each.get("scopeSpans") or ()]} for each in page]
+def _keep_traces(page: list[dict[str, Any]], ids: set[str]) -> list[dict[str, Any]]:
+    return [{**one, "scopeSpans": [_keep_spans(scope, ids) for scope in one.get("scopeSpans") or ()]} for one in page]
 
 
-def _of_scope(scope: dict[str, Any], ids: set[str]) -> dict[str, Any]:
+def _keep_spans(scope: dict[str, Any], ids: set[str]) -> dict[str, Any]:
     return {**scope, "spans": [span for span in scope.get("spans") or () if str(span.get("traceId")) in ids]}

@@ -28,7 +28,7 @@ LAYOUT: Final = "kafka"
 _SCHEME: Final = "kafka://"
 
 
-def apart(srcs: Iterable[str]) -> tuple[tuple[str, ...], tuple[Address, ...]]:
+def split_topics(srcs: Iterable[str]) -> tuple[tuple[str, ...], tuple[Address, ...]]:
     """Return the sources that are files, and the topics among them, each once and in order.
 
     Raises:
@@ -131,7 +131,7 @@ def error_text(error: Exception) -> str:
     return " ".join(text.split()) or type(error).__name__
 
 
-def chunks(ranges: Sequence[PartitionRange], *, offsets: int = _CHUNK_OFFSETS) -> tuple[PartitionRange, ...]:
+def cut_ranges(ranges: Sequence[PartitionRange], *, offsets: int = _CHUNK_OFFSETS) -> tuple[PartitionRange, ...]:
     """Return ranges of at most so many ``offsets`` that together are ``ranges``: what a task each reads."""
     return tuple(
         replace(one, first=first, end=min(first + offsets, one.end))

@@ -21,7 +21,7 @@ from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.columns import make_batch, take_groups, whole_number
 from spark_jobs.schemas import BODY, bad_piece
 from spark_jobs.sources.kafka import message_places
-from spark_jobs.sources.span_batches import grouped
+from spark_jobs.sources.span_batches import join_small
 from spark_jobs.sources.splits import Split, plan_files, read_lines, split_file
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def body_batches(splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
     for layout, some in groupby(splits, key=lambda split: split.layout):
         if layout is Layout.LANDING_PARQUET:
             # A batch costs 5 ms however few rows it has: those of small files go together.
-            yield from grouped(chain.from_iterable(map(_rows_of, some)), most_bytes=_LEAST_BATCH_BYTES)
+            yield from join_small(chain.from_iterable(map(_rows_of, some)), most_bytes=_LEAST_BATCH_BYTES)
         else:
             yield from _line_batches(line for split in some for line in read_lines(split))
 
@@ -179,20 +179,19 @@ def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
 def _read_line(line: bytes) -> Iterator[dict[str, Any]]:
     """Yield the fields, as of ``BODY``, of each object of a line, and of what is none behind them."""
     for at, (value, text) in enumerate(read_objects(line)):
-        yield {**_read_object(value if isinstance(value, dict) else {}, text), "is_joined": at > 0}
+        fields = value if isinstance(value, dict) else {}
+        yield {**_read_body(fields, text), **_read_origin(fields), "is_joined": at > 0}
 
 
-def _read_object(fields: dict[str, Any], text: str) -> dict[str, Any]:
+def _read_body(fields: dict[str, Any], text: str) -> dict[str, Any]:
     encoded = text_of_json(fields.get("body_base64"))
     if encoded is None:
-        return {"bad": bad_piece("body_base64", "no JSON object with body_base64", text)} | _place(fields)
+        return {"bad": bad_piece("body_base64", "no JSON object with body_base64", text)}
     body = decode_base64(encoded)
-    if body is None:
-        return {"bad": bad_piece("body_base64", "not base64", encoded)} | _place(fields)
-    return {"body": body} | _place(fields)
+    return {"bad": bad_piece("body_base64", "not base64", encoded)} if body is None else {"body": body}
 
 
-def _place(fields: dict[str, Any]) -> dict[str, Any]:
+def _read_origin(fields: dict[str, Any]) -> dict[str, Any]:
     source = text_of_json(fields.get("source"))
     instants = (_number(fields.get(name)) for name in ("arrival_ms", "store_ms"))
     return {

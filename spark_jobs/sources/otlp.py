@@ -15,7 +15,7 @@ from bridge.storage import as_path
 from spark_jobs.columns import make_batch, take_groups
 from spark_jobs.schemas import SPAN, bad_piece
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import grouped, row_batches, span_row
+from spark_jobs.sources.span_batches import join_small, row_batches, span_row
 from spark_jobs.sources.splits import Line, plan_files, read_lines
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _BLANKS: Final = b" \t\r\n"  # of JSON, which are fewer than those of Python
 
 def split_batches(splits: Iterable[Split], counts: InputCounts) -> Iterator[pa.RecordBatch]:
     """Yield the spans in ``splits`` as batches of ``SPAN``; what was read is added to ``counts``."""
-    yield from grouped(_read_splits(splits, counts))
+    yield from join_small(_read_splits(splits, counts))
 
 
 def _read_splits(splits: Iterable[Split], counts: InputCounts) -> Iterator[pa.RecordBatch]:
@@ -63,7 +63,7 @@ def message_batches(messages: Iterable[pa.RecordBatch], counts: InputCounts) -> 
     """Yield the spans in ``messages`` (``path``, ``value``) as ``split_batches`` yields those of files."""
     values = ((path.as_py(), value.as_py()) for batch in messages for path, value in zip(*batch.columns, strict=True))
     items = ((path, None, item) for path, value in values for item in _value_items(value, _parse_odd_message))
-    yield from grouped(item_batches(items, counts))
+    yield from join_small(item_batches(items, counts))
 
 
 def _items(split: Split) -> Iterator[_Item]:
@@ -174,7 +174,7 @@ def block_batches(
         for some, columns in parts:
             if columns is not None:
                 counts.expected += columns.expected
-                yield _placed(columns, some)
+                yield _add_places(columns, some)
             else:
                 items = ((line.path, line.number, item) for line in some for item in items_of(line))
                 yield from row_batches(row for path, line, item in items for row in _rows(path, line, item, counts))
@@ -184,7 +184,7 @@ def _blocks(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
     return take_groups(lines, lambda line: (0, len(line.text)), size=size)
 
 
-def _placed(found: SpanColumns, block: list[Line]) -> pa.RecordBatch:
+def _add_places(found: SpanColumns, block: list[Line]) -> pa.RecordBatch:
     paths = pa.array([line.path for line in block], pa.string())
     numbers = pa.array([line.number for line in block], pa.int64())
     message = pa.array(found.messages, pa.int64())

@@ -48,7 +48,7 @@ def row_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(some, schema=SPAN)
 
 
-def grouped(batches: Iterable[pa.RecordBatch], *, most_bytes: int = _BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+def join_small(batches: Iterable[pa.RecordBatch], *, most_bytes: int = _BATCH_BYTES) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches that are not small, but for the last, and not empty.
 
     Batches are joined until they hold 2,000 rows or ``most_bytes``.

@@ -14,7 +14,7 @@ from spark_jobs.session import (
     build_session,
     choose_engine,
     cost,
-    grouped,
+    job_group,
     kill_abandoned_processes,
     versions,
 )
@@ -87,7 +87,7 @@ def test_running_session_is_returned_and_settings_that_a_run_needs_win_over_thos
 @pytest.mark.spark
 def test_cost_counts_the_jobs_of_its_group_only(spark):
     spark.range(3).collect()
-    with grouped(spark, "of-a-test", "two jobs"):
+    with job_group(spark, "of-a-test", "two jobs"):
         spark.range(3).collect()
         spark.range(3).collect()
     assert cost(spark, "of-a-test") == (2, 2)

@@ -17,10 +17,10 @@ from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources.files import find_inputs
 from spark_jobs.sources.kafka import (
     PartitionRange,
-    apart,
-    chunks,
+    cut_ranges,
     java_properties,
     messages_in,
+    split_topics,
     topic_address,
     topic_ranges,
 )
@@ -139,11 +139,11 @@ def test_writers_are_detected_from_the_beginning_of_the_topics(kafka, named, rea
 
 
 def test_address_differs_from_files_and_hides_its_password():
-    files, topics = apart(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
+    files, topics = split_topics(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
     assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (topic_address("h:1,i:2", "t.x"),))
     for src in ("kafka://h:1", "kafka://h:1/", "kafka://h:1/a/b", "kafka://u:secret@h:1/t", "kafka:///t"):
         with pytest.raises(UsageError, match="is not a topic: write kafka://") as error:
-            apart([src])
+            split_topics([src])
         assert "secret" not in str(error.value)
     assert "secret" not in repr(ReadOptions(client_config={"sasl.password": "secret"}))
 
@@ -152,7 +152,7 @@ def test_ranges_of_a_topic_join_up():
     address = topic_address("h:1", "t")
     whole = [PartitionRange(address=address, partition=number, first=3, end=end) for number, end in ((0, 20), (1, 3))]
     for size in (1, 7, 17, 100):
-        covered = [at for one in chunks(whole, offsets=size) for at in range(one.first, one.end)]
+        covered = [at for one in cut_ranges(whole, offsets=size) for at in range(one.first, one.end)]
         assert covered == list(range(3, 20))
 
 
