@@ -215,8 +215,7 @@ class Ingest:
 
     def size_of(self, path: str) -> int:
         """Return the size of a file in bytes, 0 if it is gone; that of an object comes from its listing."""
-        listed = self._listed.get(path)
-        return _size_of(path if listed is None else listed)
+        return _size_of(self._listed.get(path, path))
 
     def _read_topics(self, engine: Engine) -> None:
         """Read the topics behind the offsets of earlier batches; a killed batch has left none."""

@@ -237,12 +237,10 @@ def _edge(edge: Edge, cards: Mapping[str, _Card], y1: float, y2: float, most: in
     bent, tip = x1 + _STUB, x2 - 7
     middle = (bent + tip) / 2
     way = f"M{x1:.1f} {y1:.1f}H{bent:.1f}C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {tip:.1f} {y2:.1f}"
-    line, tip_mark = (
-        path(way, stroke=colour, stroke_width=thick, stroke_opacity=0.8),
-        path(f"M{x2:.1f} {y2:.1f}l-9 -4.5v9z", colour),
-    )
+    line = path(way, stroke=colour, stroke_width=thick, stroke_opacity=0.8)
+    arrow = path(f"M{x2:.1f} {y2:.1f}l-9 -4.5v9z", colour)
     title = f"{node_name(source.node)} → {node_name(target.node)}\n{describe_edge(edge)}"
-    return titled(title, line, tip_mark)
+    return titled(title, line, arrow)
 
 
 def _brief(edge: Edge) -> str:

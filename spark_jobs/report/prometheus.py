@@ -23,7 +23,6 @@ PREFIX: Final = "mqtrace_reconcile_"
 MOST_GROUPS: Final = 200
 """Pairs of topic and group with series of their own; the others are added up."""
 _SIDES: Final = ("native", "otlp")
-_LEDGER_LABELS = ("side", "component", "cause", "service", "place")
 
 
 class Metric(NamedTuple):
@@ -54,7 +53,7 @@ METRICS: Final = (
     ),
     Metric(
         "ledger_drops",
-        _LEDGER_LABELS,
+        ("side", "component", "cause", "service", "place"),
         "Losses that ledgers counted, those attributed to missing events, and the surplus.",
     ),
     Metric("latency_seconds", ("stage", "quantile"), "Latency of a stage."),

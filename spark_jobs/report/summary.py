@@ -95,10 +95,8 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 
 def _gate(gate: Gate) -> Sequence[str]:
-    outcome, bound = (
-        f"{_SIGN.get(gate.outcome, '❔')} {cell(gate.outcome)}",
-        f"{gate.op} {number(gate.threshold)}",
-    )
+    outcome = f"{_SIGN.get(gate.outcome, '❔')} {cell(gate.outcome)}"
+    bound = f"{gate.op} {number(gate.threshold)}"
     return cell(gate.name), outcome, number(gate.value), bound, cell(gate.explanation, limit=300)
 
 
