@@ -199,7 +199,7 @@ _IDLE_BEFORE_END: Final = frozenset(getattr(each, "_on_ending", None) for each i
 _OWN_METHODS: Final = frozenset({"on_start", "_on_ending"})
 _MULTI: Final = frozenset({SynchronousMultiSpanProcessor, ConcurrentMultiSpanProcessor})
 _START_SPAN: Final = Tracer.start_span
-_ROOM: Final = 64  # more attributes than a span of ours has
+_ENOUGH_ATTRIBUTES: Final = 64  # more attributes than a span of ours has
 _RANDOM: Final = 2 if hasattr(IdGenerator, "is_trace_id_random") else 0  # W3C's flag of a random trace id
 FlaggedDecision = tuple[Decision | None, int]
 """What is decided about a span (``None``: the SDK has to start it), and the trace flags that it gets then."""
@@ -297,7 +297,7 @@ def _is_unlimited(tracer: Any) -> bool:
         return False
     lengths = (limits.max_attribute_length, limits.max_span_attribute_length)
     counts = (limits.max_span_attributes, limits.max_link_attributes, limits.max_links)
-    return lengths == (None, None) and all(most is None or most >= _ROOM for most in counts)
+    return lengths == (None, None) and all(most is None or most >= _ENOUGH_ATTRIBUTES for most in counts)
 
 
 def _ignores_starts(processor: object) -> bool:

@@ -114,7 +114,7 @@ SpanIds = bytes
 """The ids of a recorded handling: 16 bytes of trace id, 8 of span id, one of flags."""
 ONE_BYTE: Final = tuple(bytes((flags,)) for flags in range(4))
 """The byte for the flags, whose call every message would pay."""
-_NOT_SHARED: Final = ContextCode.SUCCESS, None
+_NO_FAILURE: Final = ContextCode.SUCCESS, None
 
 
 class ProcessSpan(SingleEnd):
@@ -130,7 +130,7 @@ class ProcessSpan(SingleEnd):
     messages = 1
     indexes: tuple[int, ...] = (0,)
     blocks = finished_blocks = 0
-    worst: tuple[ContextCode, BaseException | None] = _NOT_SHARED
+    worst: tuple[ContextCode, BaseException | None] = _NO_FAILURE
     known_handling: Handling | None = None
     """What ``process.current()`` has returned."""
     _otel_ctx: Context | None = None
@@ -214,7 +214,7 @@ class ProcessSpan(SingleEnd):
 
         With ``later``, in a finaliser, the next hook ends it.
         """
-        if code is not ContextCode.SUCCESS and self.worst is _NOT_SHARED:
+        if code is not ContextCode.SUCCESS and self.worst is _NO_FAILURE:
             self.worst = code, exception
         self.finished_blocks += 1
         if self.finished_blocks >= self.messages:

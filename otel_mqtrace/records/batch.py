@@ -59,7 +59,7 @@ class HandledBatch(NamedTuple):
     """Messages of one topic from the call that returned them until the application is done with them.
 
     ``ids`` are trace id and span id, 24 bytes; ``origin`` those of the send of a message that came alone, its parent.
-    ``cell`` keeps what its start, its end and every exporter share. ``headers`` are empty where ``sends`` holds what
+    ``shared`` keeps what its start, its end and every exporter share. ``headers`` are empty where ``sends`` holds what
     counts of them: they are most of a batch's memory, and of what the garbage collector walks through.
     """
 
@@ -70,7 +70,7 @@ class HandledBatch(NamedTuple):
     rows: Sequence[MessageRow]
     headers: BatchHeaders
     sends: Sends | None
-    cell: dict[str, Any]
+    shared: dict[str, Any]
     origin: bytes | None = None
     origin_flags: int = 0
 
@@ -94,17 +94,17 @@ class HandledBatch(NamedTuple):
     @property
     def request_id(self) -> str:
         """The request id, drawn at the first use."""
-        known: str | None = self.cell.get("request_id")
+        known: str | None = self.shared.get("request_id")
         if known is None:
-            known = self.cell.setdefault("request_id", self.plan.new_id())
+            known = self.shared.setdefault("request_id", self.plan.new_id())
         return known
 
     @property
     def columns(self) -> _Columns | None:
         """What native records and links need of all messages; ``None`` where one has a field that neither holds."""
-        if "columns" not in self.cell:
-            self.cell["columns"] = _columns(self)
-        columns: _Columns | None = self.cell["columns"]
+        if "columns" not in self.shared:
+            self.shared["columns"] = _columns(self)
+        columns: _Columns | None = self.shared["columns"]
         return columns
 
 

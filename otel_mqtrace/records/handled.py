@@ -55,7 +55,7 @@ class Handled(NamedTuple):
     ``ids`` are trace id and span id, 24 bytes; ``origin`` those of its send, which is its parent and link.
     ``timestamp_ms`` is when it was stored, ``body_length`` in bytes, ``None`` for a tombstone. ``unique_id`` is its
     header's; ``headers`` are those that describe it (``TAGS``, ``KEYS``): the others, most of its memory, are not kept.
-    ``cell`` keeps what its start, its end and every exporter share.
+    ``shared`` keeps what its start, its end and every exporter share.
     """
 
     plan: Plan
@@ -70,7 +70,7 @@ class Handled(NamedTuple):
     key: bytes | None
     unique_id: Any
     headers: Mapping[str, Any]
-    cell: dict[str, _Details]
+    shared: dict[str, _Details]
     origin_flags: int = 0
     trace_state: TraceState | None = None
 
@@ -91,7 +91,7 @@ class Handled(NamedTuple):
     @property
     def details(self) -> _Details:
         """What its start, its end and every exporter share: derived by the first of them."""
-        known = self.cell.get("")
+        known = self.shared.get("details")
         if known is None:
             plan, msg_id = self.plan, self.unique_id
             place = plan.place_of(self.partition)
@@ -100,7 +100,7 @@ class Handled(NamedTuple):
                 msg_id = msg_id.decode("utf-8", "replace") if is_bytes else str(msg_id)
             msg_id = msg_id or f"{place.offset_id}{self.offset}"
             is_plain = not self.headers and msg_id.isascii() and msg_id.isprintable()
-            known = self.cell.setdefault("", new_tuple(_Details, (place, plan.new_id(), msg_id, is_plain)))
+            known = self.shared.setdefault("details", new_tuple(_Details, (place, plan.new_id(), msg_id, is_plain)))
         return known
 
 
@@ -165,7 +165,7 @@ class HandledSpan(WritableRecordSpan):
             return None
         record = self.record
         origin = record.origin
-        place, request_id, msg_id, _ = record.cell.get("") or record.details
+        place, request_id, msg_id, _ = record.shared.get("details") or record.details
         offset_id = f"{place.offset_id}{record.offset}".encode("utf-8", "replace")
         message, request = msg_id.encode("utf-8", "replace"), request_id.encode()
         parent_id = None if origin is None else origin[16:]
@@ -195,7 +195,7 @@ class HandledSpan(WritableRecordSpan):
 
 
 def _to_native(record: Handled, end_ns: int | None, dialect: str) -> NativeRecord | None:
-    place, request_id, msg_id, is_plain = record.cell.get("") or record.details
+    place, request_id, msg_id, is_plain = record.shared.get("details") or record.details
     if not is_plain:
         return None
     start_ms = record.start_ns // NS_PER_MS

@@ -211,17 +211,17 @@ class RecordSpan(ReadableSpan):
         return ()
 
     def _make_context(self) -> SpanContext:
-        known: SpanContext | None = self.__dict__.get("_ids")
+        known: SpanContext | None = self.__dict__.get("_made_context")
         if known is None:
             record = self.record
             context = context_of(record.ids, record.flags, record.trace_state, remote=False)
-            known = self.__dict__.setdefault("_ids", context)
+            known = self.__dict__.setdefault("_made_context", context)
         return known
 
     def _make_parent(self) -> SpanContext | None:
-        if "_above" not in self.__dict__:  # an encoder reads it several times
-            self.__dict__["_above"] = self.record.parent
-        parent: SpanContext | None = self.__dict__["_above"]
+        if "_made_parent" not in self.__dict__:  # an encoder reads it several times
+            self.__dict__["_made_parent"] = self.record.parent
+        parent: SpanContext | None = self.__dict__["_made_parent"]
         return parent
 
     _context = context = _Derived(_make_context)

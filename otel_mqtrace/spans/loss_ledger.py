@@ -65,7 +65,7 @@ class LaneLosses:
         self._has_raised = False
         self._log_next_ns: int | None = None
         self._reported: dict[str, int] = {}
-        self._looking = threading.RLock()  # a shutdown may look while the lane does, or from a signal handler in here
+        self._reporting = threading.RLock()  # a shutdown may report while the lane does, even from a signal handler
 
     def note(self, cause: str, span: ReadableSpan) -> None:
         """Count the messages of ``span`` as lost by ``cause``; a span lost at its start has another component."""
@@ -114,7 +114,7 @@ class LaneLosses:
 
     def report(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> None:
         """Report new losses in ``stats``; ``last``: no later report will follow."""
-        with self._looking:
+        with self._reporting:
             line = self._line(stats, now, last=last)
             new = {} if self._on_drop is None else self._new_losses(stats)
         if line is not None:
@@ -171,7 +171,7 @@ class Ledger:
         self._saving = threading.Lock()
         self._saved = 0
         self._save_next_ns = 0
-        self._complained = False
+        self._has_warned = False
         # A container's process often has the host name and pid of the one before it, whose file must stay.
         self._name = f"ledger-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.json"
 
@@ -198,8 +198,8 @@ class Ledger:
             self._saved, self._save_next_ns = changes, now + _SAVE_EVERY_NS
         except Exception as problem:  # noqa: BLE001 - a shutdown of the application goes on
             self._save_next_ns = now + _SAVE_EVERY_NS
-            if not self._complained:
-                self._complained = True
+            if not self._has_warned:
+                self._has_warned = True
                 _logger.warning("mqtrace: the ledger of losses is not written: %s (logged once)", problem)
         finally:
             self._saving.release()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -68,12 +69,8 @@ def _same(value: AttributeValue) -> AttributeValue:
     return value
 
 
-def _name_of(value: Enum) -> str:
-    return value.name
-
-
-def _value_of(value: Enum) -> AttributeValue:
-    return str(value.value)
+_name: Final = attrgetter("name")
+_value: Final = attrgetter("value")
 
 
 def keys_attribute(keys: str) -> AttributeValue | None:
@@ -116,9 +113,9 @@ _BEAN_ROWS: Final = (
     _Row("store_time_ms", semconv.MQTRACE_STORE_TIME, _same, _whole),
     _Row("retry_times", semconv.MQTRACE_RETRY_TIMES, _same, _whole),
     _Row("body_length", semconv.MESSAGING_MESSAGE_BODY_SIZE, _same, _whole),
-    _Row("msg_type", semconv.MQTRACE_MSG_TYPE, _value_of, _member({each.value: each for each in MessageType})),
+    _Row("msg_type", semconv.MQTRACE_MSG_TYPE, _value, _member({each.value: each for each in MessageType})),
     _Row("transaction_id", semconv.MQTRACE_TRANSACTION_ID, _same, _text),
-    _Row("transaction_state", semconv.MQTRACE_TRANSACTION_STATE, _name_of, _member(TransactionState.__members__)),
+    _Row("transaction_state", semconv.MQTRACE_TRANSACTION_STATE, _name, _member(TransactionState.__members__)),
     _Row("from_transaction_check", semconv.MQTRACE_FROM_TRANSACTION_CHECK, _same, _truth),
 )
 _CONTEXT_ROWS: Final = (
@@ -128,7 +125,7 @@ _CONTEXT_ROWS: Final = (
     _Row("request_id", semconv.MQTRACE_REQUEST_ID, _same, _text),
     _Row("cost_ms", semconv.MQTRACE_COST_TIME, _same, _whole),
     _Row("success", semconv.MQTRACE_SUCCESS, _same, _truth),
-    _Row("context_code", semconv.MQTRACE_CONTEXT_CODE, _name_of, _member(ContextCode.__members__)),
+    _Row("context_code", semconv.MQTRACE_CONTEXT_CODE, _name, _member(ContextCode.__members__)),
 )
 MESSAGE_ATTRIBUTES: Final = frozenset(
     {

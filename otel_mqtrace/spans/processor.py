@@ -113,7 +113,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         )
         self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)
         self._bind_lanes()
-        self._shut = False
+        self._is_shut_down = False
         self._pid, self._prepared_pid = os.getpid(), _NONE
         self._internal_errors = 0
         restart_in_child(self)
@@ -230,9 +230,9 @@ class MqTraceSpanProcessor(SpanProcessor):
             timeout_millis: Bound over all lanes together; ``shutdown_timeout_millis`` unless given, 0 is allowed.
         """
         self._notice_fork()
-        if self._shut:
+        if self._is_shut_down:
             return
-        self._shut = True
+        self._is_shut_down = True
         deadline = self._deadline(self.settings.shutdown_timeout_millis if timeout_millis is None else timeout_millis)
         for lane in self.lanes:
             lane.close(deadline)
