@@ -252,7 +252,8 @@ class MessageRegistry:
         if found is not None:
             key, entry = found
             topic, partition, offset, number, call, _ = entry
-            owner = self._owner(number)
+            reference = self._owners.get(number)
+            owner = None if reference is None else reference()
             # Handled a second time it is a second attempt, with its own span.
             if self._entries.get(key) is entry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
@@ -285,7 +286,3 @@ class MessageRegistry:
             entry = entries.get(key)
             if entry is not None and entry[_OWNER] == owner and not entry[_AWAITED]:
                 entries.pop(key, None)
-
-    def _owner(self, number: int) -> Any:
-        reference = self._owners.get(number)
-        return None if reference is None else reference()
