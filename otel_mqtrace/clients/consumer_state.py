@@ -10,7 +10,7 @@ from otel_mqtrace.clients.settlement import Positions
 from otel_mqtrace.clients.state import ClientState, known_state
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.in_flight import ExplicitMode, leaving_with
+from otel_mqtrace.hooks.in_flight import ExplicitMode, closing_exception
 from otel_mqtrace.hooks.outcome import OUTCOME_TOO_LATE, count_missing
 from otel_mqtrace.hooks.process import Owner
 from otel_mqtrace.hooks.scope import ProcessSpan, ended_span
@@ -58,7 +58,7 @@ class ConsumerState(ClientState, ABC):
         calls = self.hook.before(self.incoming([message]))
         return Owner(calls[0], calls[0].finish) if calls else None
 
-    def late(self, call: ProcessSpan | SpanIds) -> Owner:
+    def own_late_block(self, call: ProcessSpan | SpanIds) -> Owner:
         """Return the owner for a block that came after its message's span had ended: no second span is opened."""
         self.explicit.record_late_block(self.info.group_name)
         return Owner(call if isinstance(call, ProcessSpan) else ended_span(call), _count_late_outcome)
@@ -104,7 +104,7 @@ class KafkaConsumerState(ConsumerState):
         self.in_flight.abandon()
 
     @guarded("ConsumerState.closing")
-    def closing(self, exception: BaseException | None) -> None:
+    def end_at_close(self, exception: BaseException | None) -> None:
         """The consumer is closed by the caller, perhaps because of an exception."""
         self.in_flight.finish(ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)
 
@@ -129,11 +129,11 @@ class KafkaConsumerState(ConsumerState):
         self._registry.remember_all(list(map(id, messages)), entries)
         if self.settles:
             self.positions.add(received)
-        self.held(calls, received)
+        self.remember(calls, received)
         if calls:
             delivery.enter(calls[0])
 
-    def held(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
+    def remember(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
         """Remember of what was handed over what a kind of consumer needs besides."""
 
     def record_rows(  # noqa: PLR0913 - what a hook records, and what it is recorded of
@@ -161,7 +161,7 @@ class KafkaConsumerState(ConsumerState):
         """Give the span of a message to the block that handles it explicitly."""
         taken = self.in_flight.take(call)
         if taken is None:  # the next poll came first: another thread handles the messages
-            return self.late(call)
+            return self.own_late_block(call)
         if 1 < taken.messages <= taken.blocks:
             self.explicit.record_shared_batch()
         return Owner(taken, taken.finish)
@@ -171,7 +171,7 @@ def _end_last(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> 
     """An exception on its way out means that the last message was not handled."""
     state: KafkaConsumerState | None = known_state(consumer)
     if state is not None and not state.silent:
-        state.closing(leaving_with(args))
+        state.end_at_close(closing_exception(args))
 
 
 traced_close: Final = observe_calls(_end_last)

@@ -167,7 +167,7 @@ class TaskDeliveries:
         return over
 
 
-def leaving_with(args: tuple[Any, ...]) -> BaseException | None:
+def closing_exception(args: tuple[Any, ...]) -> BaseException | None:
     """Return the exception a consumer is closed with: an argument of ``__exit__``, or the one being handled."""
     return next((each for each in args if isinstance(each, BaseException)), None) or sys.exc_info()[1]
 

@@ -128,7 +128,7 @@ def returned(state: AnyConsumerState, result: Any, *, start_ns: int | None, batc
         messages = [each for each in items if is_message(each)]
         if len(messages) < len(items):
             errors = [each for each in items if not is_message(each)]
-            state.left_out(errors)
+            state.record_refused(errors)
             if not messages:
                 _failed(state, errors[0], start_ns=start_ns, batch=batch)
         if messages:

@@ -34,7 +34,7 @@ class AnyConsumerState(KafkaConsumerState):
         """Return what the hook needs of messages of this consumer."""
         return incoming(messages, self.leaders)
 
-    def left_out(self, errors: Sequence[Message]) -> None:
+    def record_refused(self, errors: Sequence[Message]) -> None:
         """Take what a batch held besides messages: errors and ends of partitions."""
 
     def record_batch(self, messages: Sequence[Message], start_ns: int | None) -> bool:

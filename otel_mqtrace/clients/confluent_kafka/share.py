@@ -92,7 +92,7 @@ class ShareState(ConsumerState):
             self.in_flight.finish()
             self._unsettled = {}
 
-    def held(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
+    def remember(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
         """Remember the position of each message, which is not acknowledged yet."""
         delivery = self.in_flight
         positions = [(each.topic, each.partition, each.offset) for each in received]
@@ -102,7 +102,7 @@ class ShareState(ConsumerState):
         self._unsettled = {} if delivery.is_explicit else dict.fromkeys(positions)
 
     @guarded("ShareState.left_out")
-    def left_out(self, errors: Sequence[Message]) -> None:
+    def record_refused(self, errors: Sequence[Message]) -> None:
         """Record each message that a deserialiser refused: its processing failed before it began."""
         refused = {cimpl.KafkaError._KEY_DESERIALIZATION, cimpl.KafkaError._VALUE_DESERIALIZATION}  # noqa: SLF001 - their names
         hook = self.hook

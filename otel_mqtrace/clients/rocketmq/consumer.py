@@ -30,7 +30,7 @@ from otel_mqtrace.clients.rocketmq.client import (
 )
 from otel_mqtrace.clients.settlement import record_settlement
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.in_flight import leaving_with
+from otel_mqtrace.hooks.in_flight import closing_exception
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.process import Owner
 from otel_mqtrace.hooks.scope import BlockScope, ambient_context
@@ -132,7 +132,7 @@ class RocketMqConsumerState(ConsumerState):
             if message in turn:
                 _leave(turn)
         if not self._release(message):  # it was acknowledged before it was handled
-            return self.late(call)
+            return self.own_late_block(call)
         return Owner(call, call.finish)
 
     @guarded("rocketmq.abandon")
@@ -145,7 +145,7 @@ class RocketMqConsumerState(ConsumerState):
     @guarded("rocketmq.close")
     def close(self) -> None:
         """Nothing can be acknowledged any more; an exception on its way out is the outcome of the current message."""
-        exception = leaving_with(())
+        exception = closing_exception(())
         current = _leave(self._turns.pop(current_thread(), ()))
         if exception is not None and current is not None and current.call is not None:
             self._release(current)
