@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import ExitStack
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -123,16 +122,11 @@ def open_exporter(
         whole = urlunsplit((scheme, host, path if path.strip("/") else _TRACES_PATH, query, ""))
         protocol, given = HTTP, {"endpoint": whole}
     try:
-        return open_stock_exporter(
-            protocol, _body_of, read_reply=on_reply, on_error=on_error, timeout=timeout_s, **given
-        )
+        return open_stock_exporter(protocol, read_reply=on_reply, on_error=on_error, timeout=timeout_s, **given)
     except MqTraceError:
         raise
     except Exception as error:  # of many kinds, one for each variable
         raise _refused(error) from error
-
-
-_body_of: Final = attrgetter("body")
 
 
 def _refused(reason: object) -> UsageError:

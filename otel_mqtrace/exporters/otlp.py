@@ -69,18 +69,17 @@ def _make_stub(read_reply: Callable[[bytes], bytes], channel: Any) -> SimpleName
 
 def open_stock_exporter(
     protocol: str,
-    encode: Callable[[Any], bytes],
     *,
     read_reply: Callable[[bytes], bytes],
     on_error: Callable[[str], object] = str,
     **settings: Any,
 ) -> SpanExporter:
-    """Return OpenTelemetry's exporter whose requests ``encode`` writes.
+    """Return OpenTelemetry's exporter, whose ``export`` takes requests instead of spans.
+
+    A request has a length, and a ``body``: the bytes of an ``ExportTraceServiceRequest``.
 
     Args:
         protocol: ``grpc`` or ``http/protobuf``.
-        encode: Called with what ``export`` is given, anything with a length; returns an ``ExportTraceServiceRequest``
-            as bytes.
         read_reply: Called with the body of each good reply, which it returns.
         on_error: Called with the error or status of each request over HTTP that fails.
         settings: Keywords of OpenTelemetry's ``OTLPSpanExporter``; those that are ``None`` are left to its environment.
@@ -99,7 +98,7 @@ def open_stock_exporter(
             given["session"] = CheckingSession(session, read_reply, on_error)
     except ImportError as error:
         raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error
-    module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
+    module.__dict__["encode_spans"] = lambda request: _Message(request.body)
     if protocol == GRPC:
         stub = partial(_make_stub, read_reply)
         module.__dict__["TraceServiceStub"] = stub
@@ -180,7 +179,6 @@ class OtlpSpanExporter(SpanExporter):
         self._rejected = 0
         self._exporter = open_stock_exporter(
             _choose_protocol(protocol),
-            attrgetter("body"),
             read_reply=self._read_reply,
             endpoint=endpoint,
             headers=headers,
