@@ -1,4 +1,4 @@
-"""Connections of Kafka clients: properties with passwords, addresses, the application's own connection, metadata."""
+"""Connections of Kafka clients: properties with passwords, addresses, the application's own, metadata, errors."""
 
 from __future__ import annotations
 
@@ -114,10 +114,29 @@ def fetch_metadata(client: Any, topic: str | None, timeout_s: float) -> Any:
         try:
             return client.list_topics(topic, timeout=wait_s)
         except Exception as error:
-            cause: Any = error.args[0] if error.args else None
-            reason = cause.name() if hasattr(cause, "name") else ""
+            reason = error_name(error)
             timeout_s -= wait_s
             if timeout_s <= 0 or reason not in {_NOT_CONNECTED, _UNANSWERED}:
                 raise
         if reason == _UNANSWERED:
             return client.list_topics(topic, timeout=timeout_s)
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+def error_name(error: object) -> str:
+    """Return librdkafka's name of an error, as ``_TRANSPORT``; of an error that is not the client's, its class."""
+    cause = _cause_of(error)
+    return str(cause.name()) if callable(getattr(cause, "name", None)) else type(error).__name__
+
+
+def error_text(error: object) -> str:
+    """Return the client's message on one line; it never quotes the value of a password."""
+    cause = _cause_of(error)
+    text = str(cause.str() if hasattr(cause, "str") else cause)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _cause_of(error: Any) -> Any:
+    """Return the ``KafkaError`` in a ``KafkaException``, any other error as it is."""
+    inner = next(iter(getattr(error, "args", ())), None)
+    return inner if hasattr(inner, "str") else error

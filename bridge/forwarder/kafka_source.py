@@ -15,7 +15,7 @@ from bridge.forwarder.trace_source import DEFAULT_GROUP, TopicSource
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.client_properties import fetch_metadata
+from otel_mqtrace.client_properties import error_text, fetch_metadata
 from otel_mqtrace.landing import LandedMessage
 
 if TYPE_CHECKING:
@@ -316,5 +316,4 @@ def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:
 
 def reason_of(cause: object) -> str:
     """Return the client's message of an error after a colon; empty without one."""
-    reason = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
-    return "" if reason is None else f": {reason.str() if isinstance(reason, KafkaError) else reason}"
+    return "" if cause is None else f": {error_text(cause)}"

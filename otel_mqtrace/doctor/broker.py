@@ -11,7 +11,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
-from otel_mqtrace.client_properties import fetch_metadata, merge_properties, servers_of
+from otel_mqtrace.client_properties import error_name, error_text, fetch_metadata, merge_properties, servers_of
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.rocketmq.client import RemotingClient
@@ -64,7 +64,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
         except (KafkaException, TypeError, ValueError) as error:
             checkup.error(
                 "kafka_config_refused",
-                f"the client refuses its properties, and every record is lost: {_text(error)}",
+                f"the client refuses its properties, and every record is lost: {error_text(error)}",
                 where="MQTRACE_KAFKA_CONFIG",
                 fix="remove properties that librdkafka lacks, and give each one a valid value",
             )
@@ -72,7 +72,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
         try:
             cluster = fetch_metadata(admin, None, _TIMEOUT_S)
         except KafkaException as error:
-            why = reasons[-1] if reasons else _text(error)
+            why = reasons[-1] if reasons else error_text(error)
             _report_unreachable(checkup, settings, why, is_of_application=servers_of(connection) == servers)
             return
         facts: dict[str, Any] = {
@@ -193,7 +193,7 @@ def _read_configuration(checkup: Checkup, settings: Settings, admin: Any) -> str
     try:
         entries = admin.describe_configs([resource], request_timeout=_DESCRIBE_TIMEOUT_S)[resource].result()
     except (KafkaException, TimeoutError) as error:
-        return f"not measured: the brokers did not answer that request ({_name(error)})"
+        return f"not measured: the brokers did not answer that request ({error_name(error)})"
     names = ("cleanup.policy", "message.timestamp.type", "retention.ms", "max.message.bytes")
     report = {name: entries[name].value for name in names if name in entries}
     _check_configuration(checkup, settings, report)
@@ -229,7 +229,7 @@ def _measure_skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> s
     try:
         admin.create_topics([topic], request_timeout=_TIMEOUT_S)[name].result(_TIMEOUT_S)
     except (KafkaException, TimeoutError) as error:
-        return f"not measured: the brokers do not let us create a topic ({_name(error)})"
+        return f"not measured: the brokers do not let us create a topic ({error_name(error)})"
     try:
         measured = _send_probe(Producer(connection, logger=_quiet), name)
     finally:
@@ -266,13 +266,3 @@ def _send_probe(producer: Any, topic: str) -> tuple[float, float] | None:
     after, stamp_ms = stamps[0]
     middle_ms = (before + after) / 2 / NS_PER_MS
     return stamp_ms - middle_ms, (after - before) / 2 / NS_PER_MS
-
-
-def _text(error: BaseException) -> str:
-    reason = error.args[0] if error.args else error
-    return str(reason.str() if hasattr(reason, "str") else reason)
-
-
-def _name(error: BaseException) -> str:
-    reason = error.args[0] if error.args else error
-    return str(reason.name() if hasattr(reason, "name") else type(error).__name__)

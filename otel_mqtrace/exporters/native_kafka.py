@@ -16,7 +16,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs, SystemClock, seconds_until
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError, reraise_from_signal_handler
 from otel_mqtrace._workers import call_blocking
-from otel_mqtrace.client_properties import application_kafka_config, merge_properties, servers_of
+from otel_mqtrace.client_properties import application_kafka_config, error_name, merge_properties, servers_of
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
     PATIENCE_MS,
@@ -220,7 +220,7 @@ class TraceProducer(MessageDelivery):
                     return False
                 self._serve(producer.poll, _POLL_S)
             except Exception as error:  # noqa: BLE001 - KafkaException: refused in the call, and reported like the others
-                report(error.args[0] if error.args else error, None)
+                report(error, None)
                 return True
             else:
                 return True
@@ -234,8 +234,8 @@ class TraceProducer(MessageDelivery):
             call_blocking(method, timeout_s)
         except Exception as error:  # noqa: BLE001 - a fatal KafkaException, or what a callback in kafka_config raised
             reraise_from_signal_handler()
-            is_fatal = getattr(error.args[0] if error.args else None, "fatal", bool)
-            if is_fatal():
+            cause: Any = error.args[0] if error.args else None
+            if hasattr(cause, "fatal") and cause.fatal():
                 self._producer = None
             else:
                 level, self._has_raised = logging.DEBUG if self._has_raised else logging.WARNING, True
@@ -319,8 +319,7 @@ class _Reports:
             if error is None:
                 self._delivered.add(position)
             else:
-                name_of = getattr(error, "name", None)
-                name = str(name_of()) if callable(name_of) else type(error).__name__
+                name = error_name(error)
                 self.errors[name] = str(error)
                 if name in _REJECTED:
                     self._rejected.add(position)

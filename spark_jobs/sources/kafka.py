@@ -14,7 +14,7 @@ from bridge.addresses import parse_address
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
-from otel_mqtrace.client_properties import fetch_metadata
+from otel_mqtrace.client_properties import error_text, fetch_metadata
 from spark_jobs.columns import take_groups
 
 if TYPE_CHECKING:
@@ -122,13 +122,6 @@ def _open_consumer(address: Address, given: Mapping[str, str]) -> Any:
         raise UsageError(
             f"the client of {address.text} cannot be built: {error_text(error)}; check --client-config"
         ) from error
-
-
-def error_text(error: Exception) -> str:
-    """Return the client's message on one line; it never quotes the value of a password."""
-    reason = error.args[0] if error.args else error
-    text = reason.str() if hasattr(reason, "str") else str(reason)
-    return " ".join(text.split()) or type(error).__name__
 
 
 def cut_ranges(ranges: Sequence[PartitionRange], *, offsets: int = _CHUNK_OFFSETS) -> tuple[PartitionRange, ...]:
