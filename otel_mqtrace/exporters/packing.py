@@ -230,7 +230,7 @@ def has_record(span: ReadableSpan) -> bool:
 
 
 @dataclass(slots=True)
-class NativeCounts:
+class PackingCounts:
     """Totals of one exporter since this process began; ``body_bytes`` counts encoded values, delivered or not."""
 
     spans: int = 0
@@ -255,7 +255,7 @@ class SpanPacker:
         self._dialect = dialect_named(dialect).name
         self._max_message_bytes = max_message_bytes
         self._region_id = region_id
-        self.counts = NativeCounts()
+        self.counts = PackingCounts()
         self._logged: set[str] = set()
 
     def pack_batches(self, batches: Sequence[Sequence[ReadableSpan]]) -> Packed:
@@ -296,7 +296,7 @@ class SpanPacker:
 
     def after_fork(self) -> None:
         """Count from zero in a child."""
-        self.counts = NativeCounts()
+        self.counts = PackingCounts()
         self._logged = set()
 
     def _map_span(self, origin: int, span: ReadableSpan, unmapped: dict[int, str]) -> TraceContext | None:

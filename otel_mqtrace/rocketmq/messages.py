@@ -99,7 +99,7 @@ def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
         queue_offset=queue_offset,
         sys_flag=sys_flag,
         store_ms=store_ms,
-        properties=read_properties(properties.decode("utf-8", "replace")),
+        properties=decode_properties(properties.decode("utf-8", "replace")),
         stored_body=body,
     ), end
 
@@ -118,7 +118,7 @@ def _read_counted(data: bytes, start: int, end: int, counter: struct.Struct) -> 
 # -- properties -------------------------------------------------------------------------------------------------------
 
 
-def read_properties(text: str) -> dict[str, str]:
+def decode_properties(text: str) -> dict[str, str]:
     """Return the properties of ``text`` by name; what has no name or no value is passed over, as in Java."""
     pairs = (each.partition(_NAME_END) for each in text.split(_PROPERTY_END))
     return {name: value for name, _, value in pairs if name and value}

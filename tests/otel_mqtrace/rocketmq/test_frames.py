@@ -19,9 +19,9 @@ from otel_mqtrace.rocketmq.messages import (
     StoredMessage,
     compress_body,
     decode_messages,
+    decode_properties,
     decompress_body,
     encode_properties,
-    read_properties,
 )
 from tests.support.rocketmq_remoting import stored
 
@@ -206,7 +206,7 @@ def test_truncated_message_is_reported(length):
 def test_properties_are_read_back_but_for_separators(properties):
     fixed = {_clean(name): _clean(value) for name, value in properties.items()}
     if len(fixed) == len(properties):
-        assert read_properties(encode_properties(properties)) == fixed
+        assert decode_properties(encode_properties(properties)) == fixed
 
 
 def _clean(text):
@@ -214,7 +214,7 @@ def _clean(text):
 
 
 def test_malformed_properties_are_skipped():
-    assert read_properties("a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
+    assert decode_properties("a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
 
 
 @given(st.binary(max_size=200), st.integers(0, 100))
