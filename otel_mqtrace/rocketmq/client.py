@@ -7,12 +7,13 @@ Facts from ``MQClientAPIImpl`` and the broker's processors of apache/rocketmq; t
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.rocketmq.commands import (
@@ -127,9 +128,9 @@ class RemotingClient:
     ) -> None:
         if bool(access_key) != bool(secret_key):
             raise UsageError("an access key and a secret key belong together: give both or none")
-        self._name_servers = list(read_addresses(namesrv))
+        self._name_servers = deque(read_addresses(namesrv))
         self._credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
-        self._timeout_ns = int(timeout_ms * NS_PER_MS)
+        self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
         self._connections = Connections(connect_timeout_ms=min(timeout_ms, _CONNECT_TIMEOUT_MS), clock=self._clock)
         self._routes: dict[str, tuple[int, TopicRoute]] = {}
@@ -436,12 +437,12 @@ class RemotingClient:
         """Return the answer of the first name server that gives one, and begin with that one the next time."""
         give_up = self._bound_deadline(deadline)
         silent: list[str] = []
-        for left, address in zip(range(len(self._name_servers), 0, -1), tuple(self._name_servers), strict=True):
+        for left in range(len(self._name_servers), 0, -1):
             try:
-                return self.call(Request((address,), command, doing), self._divide_time(give_up, left))
+                return self.call(Request((self._name_servers[0],), command, doing), self._divide_time(give_up, left))
             except (SilentError, ProtocolError) as error:
                 silent.append(str(error))
-                self._name_servers.append(self._name_servers.pop(0))
+                self._name_servers.rotate(-1)
         if len(silent) == 1:
             raise SilentError(f"the name server {silent[0]}; see that it runs, or correct the address")
         raise SilentError(f"no name server answers: {'; '.join(silent)}; see that one runs, or correct the addresses")
@@ -452,5 +453,5 @@ class RemotingClient:
         return MonotonicNs(now_ns + (deadline - now_ns) // max(servers, 1))
 
     def _bound_deadline(self, deadline: MonotonicNs | None) -> MonotonicNs:
-        own = MonotonicNs(self._clock.monotonic_ns() + self._timeout_ns)
+        own = compute_deadline(self._clock, self._timeout_ms)
         return own if deadline is None else min(own, deadline)
