@@ -159,10 +159,10 @@ _EXPLAINED: Final = {
 
 
 def _is_found(checkup: Checkup, warning: str) -> bool:
-    findings = checkup.findings
-    if any(warning in each.what or warning in each.fix for each in findings):
-        return True
-    return any(_EXPLAINED.get(each.code, warning + ".") in warning for each in findings)
+    return any(
+        warning in each.what or warning in each.fix or (each.code in _EXPLAINED and _EXPLAINED[each.code] in warning)
+        for each in checkup.findings
+    )
 
 
 def _report_uninstrumented(checkup: Checkup, client: str, outcome: str, process: str) -> None:

@@ -258,7 +258,7 @@ class Spool:
         What cannot be marked on disk now is forgotten here anyway: another process may send it once more.
         """
         with self._in_use():
-            touched = {id(each.segment): each.segment for each in delivered}.values()
+            touched = dict.fromkeys(each.segment for each in delivered)
             with self._logging():
                 for each in delivered:
                     each.segment.mark(each.offset)

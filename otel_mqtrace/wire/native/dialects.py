@@ -122,11 +122,11 @@ def writers_of(shape: Shape, dialect: str | None) -> tuple[str, ...]:
     follows = False
     for each in DIALECTS.values():
         fits = shape in shapes_of(each) and (each.message_type_map == "b" or not is_map_b)
-        first, *_, last = (*each.releases.replace(", ", "-").split("-"),) * 2
+        releases = each.releases.replace(", ", "-").split("-")
         if fits and follows:
-            ranges[-1][1] = last
+            ranges[-1][1] = releases[-1]
         elif fits:
-            ranges.append([first, last])
+            ranges.append([releases[0], releases[-1]])
         follows = fits
     java = [f"Java client {first}" if first == last else f"Java client {first} to {last}" for first, last in ranges]
     others = () if is_map_b else (each.releases for each in IMITATORS if shape in shapes_of(each))
