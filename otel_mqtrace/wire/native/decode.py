@@ -222,14 +222,9 @@ def decode_rows(
     check_message_type_map(msg_type_map)
     rows: list[Row[_T]] = []
     errors: list[BadRecord] = []
-    plans: dict[tuple[str, int, CloudSubAfter | None], _Plan] = {}  # of records whose last field is filled
     for index, (fields, quirk) in enumerate(_cut_records(text_of(body, charset))):
         try:
-            plan = plans.get((fields[0], len(fields), quirk)) if fields[-1] else None
-            if plan is None:
-                plan = _find_plan(fields, quirk, msg_type_map)
-                if fields[-1]:
-                    plans[fields[0], len(fields), quirk] = plan
+            plan = _find_plan(fields, quirk, msg_type_map)
             parsed = _parse_fields(fields, plan)
         except _BadFieldError as error:
             errors.append(error.record(index))
