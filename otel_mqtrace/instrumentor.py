@@ -183,7 +183,13 @@ class ClientInstrumentor:
     def _uninstrument(self, **_options: Any) -> None:
         guarded(f"{type(self).__name__}.uninstrument")(self._switch_off)()
 
-    def _switch_on(  # noqa: PLR0913 - the public options that are objects, each by its name
+    def _switch_on(self, **options: Any) -> None:
+        # Loaded only now: an application that merely imports an instrumentor does not pay for the SDK.
+        from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415
+
+        report(self, outcome=self._patch_client(**options))
+
+    def _patch_client(  # noqa: PLR0913 - the public options that are objects, each by its name
         self,
         *,
         tracer_provider: trace.TracerProvider | None = None,
@@ -196,21 +202,21 @@ class ClientInstrumentor:
         consume_hook: Callable[..., None] | None = None,
         clock: Any = None,
         **options: Any,
-    ) -> None:
-        # Loaded only now: an application that merely imports an instrumentor does not pay for the SDK.
-        from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415
-        from otel_mqtrace.hooks.tracing import Tracing  # noqa: PLC0415
-        from otel_mqtrace.provider import ProviderBinding  # noqa: PLC0415
+    ) -> str:
+        """Patch the client, unless something speaks against it; return the outcome, as the doctor's ``report`` has it.
+
+        ``client`` is the class that patches it, why it cannot be imported, or ``None`` where tracing is switched off.
+        """
+        from otel_mqtrace.hooks.tracing import Tracing  # noqa: PLC0415 - as in `_switch_on`
+        from otel_mqtrace.provider import ProviderBinding  # noqa: PLC0415 - as in `_switch_on`
 
         tracer_provider = _accept(tracer_provider, "tracer_provider", "it has no get_tracer()", "get_tracer")
         meter_provider = _accept(meter_provider, "meter_provider", "it has no get_meter()", "get_meter")
-        if not settings.enabled:
-            report(self, outcome="switched_off")
-            return
-        patches = self._patches_of(client)
-        if patches is None:
-            return
-        foreign = patches.find_conflict()
+        if client is None:
+            return "switched_off"
+        if isinstance(client, Exception):
+            return self._log_missing(client)
+        foreign = client.find_conflict()
         if foreign is not None and settings.on_conflict == "step_back":
             _log.warning(
                 "mqtrace: %s already wraps %s, so nothing is traced here: disable it, "
@@ -218,8 +224,7 @@ class ClientInstrumentor:
                 foreign,
                 self.client,
             )
-            report(self, outcome=f"stepped_back: {foreign}")
-            return
+            return f"stepped_back: {foreign}"
         self._switch_off()  # an uninstrument() may have been interrupted
         binding = self._binding = ProviderBinding(tracer_provider, meter_provider, settings, ready, options, factories)
         given = {
@@ -235,9 +240,9 @@ class ClientInstrumentor:
             writes_trace_headers=foreign is None,
             **{name: value for name, value in given.items() if value is not None},
         )
-        self.patches = patches.apply(tracing)
+        self.patches = client.apply(tracing)
         binding.attach()
-        report(self, outcome="instrumented")
+        return "instrumented"
 
     def _switch_off(self) -> None:
         if self.patches is not None:
@@ -274,27 +279,21 @@ class ClientInstrumentor:
             return problem
         return patches
 
-    def _patches_of(self, imported: type[Patches] | Exception | None) -> type[Patches] | None:
-        """Return the class that patches the client, if ``imported`` is one; a failed import is reported."""
-        from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415 - as in `_switch_on`
-
-        if not isinstance(imported, Exception):
-            return imported
-        if isinstance(imported, ModuleNotFoundError) and imported.name == self.module:
+    def _log_missing(self, problem: Exception) -> str:
+        """Log why the client cannot be imported, and return the outcome."""
+        if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
             level = logging.DEBUG if self._is_automatic else logging.WARNING
             _log.log(level, "mqtrace: nothing is traced: %s", MissingExtraError(f"tracing {self.client}", self.extra))
-            report(self, outcome="no_client")
-            return None
-        kind = "" if isinstance(imported, ImportError) else f"{type(imported).__name__}: "
-        why = f"{kind}{imported}".partition("\n")[0]  # protobuf's has a page of advice
+            return "no_client"
+        kind = "" if isinstance(problem, ImportError) else f"{type(problem).__name__}: "
+        why = f"{kind}{problem}".partition("\n")[0]  # protobuf's has a page of advice
         _log.warning(
             "mqtrace: %s cannot be imported: %s; it is not traced: repair or reinstall it, "
             "or leave it out with OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",
             self.client,
             why,
         )
-        report(self, outcome=f"broken_client: {why}")
-        return None
+        return f"broken_client: {why}"
 
 
 class MqTraceInstrumentor(ClientInstrumentor):
