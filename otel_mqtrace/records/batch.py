@@ -263,7 +263,7 @@ def _share(columns: _Columns, places: Mapping[int, Place]) -> tuple[dict[str, An
         (semconv.MESSAGING_MESSAGE_BODY_SIZE, [each or 0 for each in lengths] if has_tombstone else lengths),
         (
             semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
-            [each is None or None for each in lengths] if has_tombstone else (None,),
+            [True if each is None else None for each in lengths] if has_tombstone else (None,),
         ),
         (semconv.MESSAGING_KAFKA_CLUSTER_ID, [each.cluster_id for each in of_each]),
     )

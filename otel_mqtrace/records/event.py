@@ -54,11 +54,9 @@ class EventSpan(WritableRecordSpan):
 
     def raw_attribute(self, name: str) -> Any:
         """Return one attribute without making the others."""
-        return (
-            self._outcome.get(name, self.record.attributes.get(name))
-            if self.written is None
-            else self.attributes.get(name)
-        )
+        if self.written is not None:
+            return self.attributes.get(name)
+        return self._outcome.get(name, self.record.attributes.get(name))
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
