@@ -28,11 +28,11 @@ from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.scope import ONE_BYTE, ProcessSpan, ambient_context, current_context
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch, read_uniform
-from otel_mqtrace.records.handled import Handled, HandledSpan
+from otel_mqtrace.records.handled import Handled, HandledSpan, outcome_attributes
 from otel_mqtrace.records.message import DESCRIBING, match_traceparent, read_traceparent
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_tuple
-from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -457,12 +457,8 @@ class ConsumeHook(ReceiveHook):
             code = ContextCode.EXCEPTION
         was_failed = is_failed(span)
         outcome = self._outcome(call, code_of(code), end_ns, was_failed=was_failed)
-        is_success = outcome is ContextCode.SUCCESS or outcome is ContextCode.TIME_OUT
-        attributes: Attributes = {
-            semconv.MQTRACE_COST_TIME: cost_ms(call.start_ns, end_ns, call.messages),
-            semconv.MQTRACE_SUCCESS: is_success,
-            semconv.MQTRACE_CONTEXT_CODE: outcome.name,
-        }
+        attributes = outcome_attributes(call.start_ns, end_ns, call.messages, outcome)
+        is_success = attributes[semconv.MQTRACE_SUCCESS]
         if not is_success:
             attributes[semconv.ERROR_TYPE] = error or _error_type(span, outcome, exception)
         try:

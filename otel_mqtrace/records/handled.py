@@ -8,6 +8,7 @@ from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
+from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.message import (
     BODY_SIZE,
     COST,
@@ -113,14 +114,16 @@ class _Details(NamedTuple):
     is_plain: bool
 
 
-def outcome_attributes(start_ns: int, end_ns: int | None, messages: int = 1) -> dict[str, Any]:
-    """Return the attributes of a successful end; none of a span that is open."""
+def outcome_attributes(
+    start_ns: int, end_ns: int | None, messages: int = 1, code: ContextCode = ContextCode.SUCCESS
+) -> dict[str, Any]:
+    """Return the attributes of an end; none of a span that is open."""
     if end_ns is None:
         return {}
     return {
         semconv.MQTRACE_COST_TIME: cost_ms(start_ns, end_ns, messages),
-        semconv.MQTRACE_SUCCESS: True,
-        semconv.MQTRACE_CONTEXT_CODE: "SUCCESS",
+        semconv.MQTRACE_SUCCESS: code is ContextCode.SUCCESS or code is ContextCode.TIME_OUT,
+        semconv.MQTRACE_CONTEXT_CODE: code.name,
     }
 
 
