@@ -13,7 +13,7 @@ from rich.text import Text
 
 from bridge.page.wording import plural
 from otel_mqtrace._terminal import open_console, print_table, progress_bar
-from spark_jobs.report.headline import describe_carried, loss_sentence
+from spark_jobs.report.headline import describe_carried, describe_loss
 from spark_jobs.report.wording import count, duration, percent, visible
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _sentences(result: Result) -> Iterator[str]:
     if carried := describe_carried(result):
         yield carried
     for side, loss in sorted(result.loss.items()):
-        yield loss_sentence(side, loss)
+        yield describe_loss(side, loss)
 
 
 def _table(title: str | None, names: Iterable[str], *, right: Iterable[str]) -> Table:

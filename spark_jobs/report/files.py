@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_jobs.report.headline import meaning
+from spark_jobs.report.headline import describe_verdict
 from spark_jobs.report.html import render_page
 from spark_jobs.report.prometheus import render_metrics
 from spark_jobs.report.result import RESULT_FILE
@@ -40,7 +40,7 @@ def render_junit(result: Result) -> str:
     """
     cases = [_case(gate) for gate in result.gates]
     if result.exit_code == ExitCode.INCONCLUSIVE:
-        cases.append(_Case("conclusive", "error", "the run is inconclusive", meaning(result)))
+        cases.append(_Case("conclusive", "error", "the run is inconclusive", describe_verdict(result)))
     if not result.conservation.holds or result.exit_code == ExitCode.IDENTITY_BROKEN:
         equations = f"native: {result.conservation.native}; OTLP: {result.conservation.otlp}"
         cases.append(_Case("conservation", "error", "the counts do not balance", equations))

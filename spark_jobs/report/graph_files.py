@@ -152,12 +152,12 @@ def _notes(graph: Graph) -> dict[str, tuple[str, ...]]:
     for edge in graph.edges:
         edges_of[edge.source if edge.kind == PUBLISH else edge.target].append(edge)
     totals = graph.topic_totals()
-    return {
-        node.id: _wrapped(_topic_note(totals[node.id]))
-        if node.kind == "topic"
-        else _with_service(_wrapped(_party_note(node, edges_of[node.id])), node)
-        for node in graph.nodes
-    }
+    notes = {}
+    for node in graph.nodes:
+        is_topic = node.kind == "topic"
+        lines = _wrapped(_topic_note(totals[node.id]) if is_topic else _party_note(node, edges_of[node.id]))
+        notes[node.id] = lines if is_topic else _with_service(lines, node)
+    return notes
 
 
 def _topic_note(total: Mapping[str, int]) -> list[str]:

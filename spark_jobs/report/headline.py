@@ -76,7 +76,7 @@ def matched(result: Result) -> Matched:
     return Matched(keys=both, checked=judged - result.reason.get(Reason.BY_DESIGN.value, 0))
 
 
-def meaning(result: Result) -> str:
+def describe_verdict(result: Result) -> str:
     """Return the meaning of the verdict in one sentence, with the reason of an inconclusive one."""
     lead = _LEAD.get(result.verdict, "This verdict is unknown to the report")
     if result.verdict == Verdict.INCONCLUSIVE.value:
@@ -84,11 +84,11 @@ def meaning(result: Result) -> str:
     return f"{lead}."
 
 
-def parts(result: Result) -> list[Part]:
+def list_problems(result: Result) -> list[Part]:
     """Return the problems as parts of one sentence, the gravest first."""
     problems = [] if result.conservation.holds else [_UNBALANCED]
-    problems += _count_losses(result)
-    problems += _count_findings(result)
+    problems += _list_losses(result)
+    problems += _list_findings(result)
     others = [one for one in result.gates if one.outcome in _NOT_HELD and one.name not in _COUNTED_GATES]
     for gate in others[:_MOST_GATES]:
         text = f"{gate.name} is {number(gate.value)} (must be {gate.op} {number(gate.threshold)})"
@@ -98,7 +98,7 @@ def parts(result: Result) -> list[Part]:
     return problems
 
 
-def _count_losses(result: Result) -> list[Part]:
+def _list_losses(result: Result) -> list[Part]:
     return [
         _part(f"{plural(lost, noun)} lost without explanation", status, Reason.UNEXPLAINED.value)
         for side, status, noun in _LOST
@@ -106,7 +106,7 @@ def _count_losses(result: Result) -> list[Part]:
     ]
 
 
-def _count_findings(result: Result) -> Iterator[Part]:
+def _list_findings(result: Result) -> Iterator[Part]:
     outcomes = {gate.name: gate.outcome for gate in result.gates}
     if unreadable := result.inputs.native.malformed + result.inputs.otlp.malformed:
         yield _part(f"{plural(unreadable, 'piece')} unreadable", Status.MALFORMED.value)
@@ -129,7 +129,7 @@ def _part(text: str, status: str, reason: str | None = None) -> Part:
     return Part(text, (status, reason), label[:1].upper() + label[1:], entry.action if entry else "")
 
 
-def loss_sentence(side: str, loss: Loss) -> str:
+def describe_loss(side: str, loss: Loss) -> str:
     """Return the loss of ``side`` with its upper bound at 95 % confidence."""
     lacked = f"{count(loss.unexplained)} of {plural(loss.checked, 'event')}"
     bound = f"; with 95 % confidence the unexplained rate is below {ppm(loss.upper_bound_95_ppm)}"
@@ -140,7 +140,7 @@ def loss_sentence(side: str, loss: Loss) -> str:
     )
 
 
-def figures(result: Result) -> list[tuple[str, str, str]]:
+def list_figures(result: Result) -> list[tuple[str, str, str]]:
     """Return the figures of the run as (label, value, note), in reading order."""
     left = sum(result.status.get(name, 0) for name in _UNJUDGED)
     judged = sum(result.status.values()) - left

@@ -34,7 +34,7 @@ from spark_jobs.report.glossary import (
     group_finding,
 )
 from spark_jobs.report.graph_files import graph_svg
-from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
+from spark_jobs.report.headline import describe_loss, describe_scope, describe_verdict, list_figures, list_problems
 from spark_jobs.report.result import AGES, GROUP_COUNTS, MOST_SAMPLES, balance, split_heaviest
 from spark_jobs.report.samples import NONE_SHOWN, choose_in_turns, drop_repeated, render_samples
 from spark_jobs.report.templating import environment
@@ -96,18 +96,18 @@ def render_page(result: Result, options: PageOptions | None = None) -> str:
 def _page(result: Result, shown: ShownSamples) -> str:
     style = style_sheet("spark_jobs.report")
     script = (files("spark_jobs.report") / "templates" / "page.js").read_text(encoding="utf-8")
-    sections, problems = _sections(result, shown), parts(result)
+    sections, problems = _sections(result, shown), list_problems(result)
     ids = {name for name, _, _ in sections}
     hrefs = [_href(part.target, shown, ids) for part in problems]
     steps = {part.label: (href, part.step) for part, href in zip(problems, hrefs, strict=True) if part.step}
     page = environment().get_template("page.html.j2")
     return page.render(
         result=result,
-        lead="" if problems and result.verdict == Verdict.FAIL.value else meaning(result),
+        lead="" if problems and result.verdict == Verdict.FAIL.value else describe_verdict(result),
         parts=problems,
         hrefs=hrefs,
         steps=steps,
-        figures=figures(result),
+        figures=list_figures(result),
         scope=describe_scope(result),
         sign=sign(result.verdict),
         style=Markup(style),  # noqa: S704 - our own file
@@ -172,7 +172,7 @@ def _malformed(result: Result, _shown: ShownSamples) -> dict[str, Any] | None:
 
 
 def _statuses(result: Result, _shown: ShownSamples) -> dict[str, Any]:
-    rows = _count_findings(result)
+    rows = _list_findings(result)
     groups: Counter[str] = Counter()
     for row in rows:
         groups[group_finding(row["status"], row["reason"])] += row["total"]
@@ -186,7 +186,7 @@ def _statuses(result: Result, _shown: ShownSamples) -> dict[str, Any]:
     }
 
 
-def _count_findings(result: Result) -> list[dict[str, Any]]:
+def _list_findings(result: Result) -> list[dict[str, Any]]:
     """Return a row for every finding, and for every status without one."""
     rows = [
         {"status": status, "reason": reason, "kinds": kinds, "total": sum(kinds.values())}
@@ -260,7 +260,7 @@ def _inputs(result: Result, _shown: ShownSamples) -> dict[str, Any]:
     ]
     if result.spark and result.spark.jobs is not None:
         facts.append(("Spark jobs, stages", f"{count(result.spark.jobs)}, {count(result.spark.stages or 0)}"))
-    return {"balance": balance(result.inputs), "loss_sentence": loss_sentence, "facts": facts}
+    return {"balance": balance(result.inputs), "describe_loss": describe_loss, "facts": facts}
 
 
 _WORDS: Final = (("Statuses", STATUSES), ("Reasons", REASONS), ("Field verdicts", FIELD_VERDICTS))

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from spark_jobs.report.glossary import label_finding, rank_finding
-from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
+from spark_jobs.report.headline import describe_loss, describe_scope, describe_verdict, list_figures, list_problems
 from spark_jobs.report.result import balance
 from spark_jobs.report.wording import ABSENT, count, duration, number, percent, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict
@@ -54,13 +54,13 @@ def cell(text: str | None, *, limit: int = 120) -> str:
 
 def _sections(result: Result) -> Iterator[str]:
     title = f"{_SIGN.get(result.verdict, '')} {cell(result.verdict)}: message trace reconciliation"
-    yield f"## {title}\n\n{meaning(result)}\n"
-    yield "".join(f"* **{cell(part.text)}**: {cell(part.step, limit=300)}\n" for part in parts(result))
-    rows = "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in figures(result))
+    yield f"## {title}\n\n{describe_verdict(result)}\n"
+    yield "".join(f"* **{cell(part.text)}**: {cell(part.step, limit=300)}\n" for part in list_problems(result))
+    rows = "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in list_figures(result))
     yield f"{rows}* {describe_scope(result)}\n"
     yield _table("Gates", ("Gate", "Outcome", "Value", "Must be", "Explanation"), map(_gate, result.gates))
     lines = [(line.label, count(line.native), count(line.otlp)) for line in balance(result.inputs)]
-    losses = "".join(f"* {loss_sentence(side, loss)}\n" for side, loss in sorted(result.loss.items()))
+    losses = "".join(f"* {describe_loss(side, loss)}\n" for side, loss in sorted(result.loss.items()))
     yield f"{_table('Balance', ('', 'Native trace', 'OTLP'), lines)}\n{losses}"
     yield _counts("Statuses", "Status", result.status)
     yield _counts("Reasons", "Reason", result.reason)
