@@ -60,8 +60,7 @@ def body_json(body_index: int, decoded: DecodedBody, *, explode_batches: bool = 
 
 
 def _record_json(trace_ctx: TraceContext) -> dict[str, Any]:
-    """Return what a record holds; of several beans the first."""
-    bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
+    (bean,) = trace_ctx.beans
     return {
         "trace_type": trace_ctx.trace_type.value,
         **{name: _plain(getattr(trace_ctx, name)) for name in _OF_CONTEXT},

@@ -90,7 +90,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     reading = Reading(options.msg_type_map, options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else open_landing(options.landing, options.landing_format)
     with ExitStack() as opened:
-        opened.enter_context(_alone(options))
+        opened.enter_context(_lock_state(options))
         source = opened.enter_context(_open_source(options))
         native = None if options.native is None else _open_native(opened, options, options.native)
         spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint, reading)
@@ -240,7 +240,7 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, readi
 
 
 @contextmanager
-def _alone(options: ForwardOptions) -> Iterator[None]:
+def _lock_state(options: ForwardOptions) -> Iterator[None]:
     """Refuse a second forwarder of the same source and group in the same state; a store locks nothing.
 
     Raises:

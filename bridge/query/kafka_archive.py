@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MARGIN_MS: Final = 60_000
 """How far around the range is read: writers' clocks and retries put timestamps out of order."""
-_NOWHERE: Final = "mqtrace-query"  # a consumer must name a group; nothing is ever committed to it
+_GROUP: Final = "mqtrace-query"  # a consumer must name a group; nothing is ever committed to it
 
 _Ranges = dict[tuple[str, int], tuple[int, int]]
 """Topic and partition → the first offset, and the one behind the last."""
@@ -60,7 +60,7 @@ class TopicArchive(Archive):
         self._clock = clock or SystemClock()
         # what retention removes while we read is gone, not an error
         self._consumer = open_consumer(
-            bootstrap_servers, _NOWHERE, kafka_config, reset="earliest", option="--kafka-config"
+            bootstrap_servers, _GROUP, kafka_config, reset="earliest", option="--kafka-config"
         )
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class TopicArchive(Archive):
                 reached = {each: start for each, (start, _) in ranges.items()}
                 for batch, positions in batches:
                     for message in self._landed(batch, ranges):
-                        self._saw(message)
+                        self._count_message(message)
                         if mentioned(message, needles):
                             yield message
                     for each, position in positions.items():

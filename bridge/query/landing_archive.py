@@ -77,7 +77,7 @@ class FilesArchive(Archive):
             for message in self._read(part):
                 is_readable = True
                 if message.arrival_ms in self._arrivals:
-                    self._saw(message)
+                    self._count_message(message)
                     if mentioned(message, needles):
                         yield message
                 elif not message.arrival_ms:

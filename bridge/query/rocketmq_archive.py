@@ -121,5 +121,5 @@ class BrokerArchive(Archive):
                 self._remark(str(error))
                 continue
             landed = landed_message(message, partition_of(Queue(message.topic, broker, message.queue_id)), body)
-            self._saw(landed)
+            self._count_message(landed)
             yield landed

@@ -329,7 +329,7 @@ class Archive(ABC):
         self._seen_messages = self._body_bytes = 0
         self._arrivals_ms: tuple[int, ...] = ()  # the first and the last
 
-    def _saw(self, message: LandedMessage) -> None:
+    def _count_message(self, message: LandedMessage) -> None:
         self._seen_messages += 1
         self._body_bytes += len(message.body)
         if message.arrival_ms:  # some files have no arrival times

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -132,7 +132,7 @@ def _timeline(timeline: tuple[Event, ...], *, width: int) -> Table:
     begin_ms = first_ms(timeline)
     title = f"Timeline from {utc(begin_ms)}" if begin_ms is not None else "Timeline"
     table = Table(title=title, title_justify="left", title_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-    columns = {
+    columns: dict[str, dict[str, Any]] = {
         "after": {"justify": "right", "no_wrap": True},
         "what": {"overflow": "fold"},
         "group": {"overflow": "fold", "ratio": 1},
@@ -143,7 +143,7 @@ def _timeline(timeline: tuple[Event, ...], *, width: int) -> Table:
     }
     shown = [name for name in columns if width >= _FROM_WIDTH.get(name, 0)]
     for name in shown:
-        table.add_column(name, **columns[name])  # type: ignore[arg-type]
+        table.add_column(name, **columns[name])
     for event in timeline:
         cells = _cells(event, begin_ms)
         if "group" not in shown:

@@ -193,16 +193,15 @@ def _pairs(halves: Sequence[Sighting], *, joined: bool) -> list[tuple[Sighting |
     afters = [half for half in halves if half.trace_ctx.trace_type is TraceType.SUB_AFTER]
     pairs: list[tuple[Sighting | None, Sighting | None]] = []
     for before in befores:
-        after = next((one for one in afters if joined and _fit(before, one)), None)
+        after = next((one for one in afters if joined and _can_be_one_call(before, one)), None)
         if after is not None:
             afters.remove(after)
         pairs.append((before, after))
     return [*pairs, *((None, after) for after in afters)]
 
 
-def _fit(before: Sighting, after: Sighting) -> bool:
-    groups = {text_or_none(half.trace_ctx.group_name) for half in (before, after)} - {None}
-    return len(groups) <= 1
+def _can_be_one_call(before: Sighting, after: Sighting) -> bool:
+    return len(_different(half.trace_ctx.group_name for half in (before, after))) <= 1
 
 
 def _first(texts: Iterable[str | None]) -> str | None:
