@@ -119,10 +119,10 @@ def _shown(value: Any) -> str:
     return repr(value)[:MAX_OFFENDING_TEXT]
 
 
-def _typed(*kinds: type) -> Callable[[str, Any], Any]:
+def _typed(kind: type) -> Callable[[str, Any], Any]:
     def read(name: str, value: Any) -> Any:
-        if type(value) not in kinds:  # exact: a JSON true is not the number 1
-            raise EncodeError(f"{name}: {_shown(value)} is not of type {kinds[0].__name__}", field=name)
+        if type(value) is not kind:  # exact: a JSON true is not the number 1
+            raise EncodeError(f"{name}: {_shown(value)} is not of type {kind.__name__}", field=name)
         return value
 
     return read

@@ -147,7 +147,11 @@ class FilesTraceSource(_FilesSource):
         return name in self._read
 
     def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
-        name, side = self._name(path), _side(path)
+        name = self._name(path)
+        try:
+            side = detect(path).side
+        except UnreadableInputError:  # a raw body, or what its reader has a better sentence for
+            side = Side.NATIVE
         if side is Side.OTLP:
             raise UsageError(f"{path} holds spans, no native trace bodies: give --native URL to forward spans")
         if side is Side.NATIVE:
@@ -194,13 +198,6 @@ class FilesTraceSource(_FilesSource):
             if not isinstance(error, DamagedInputError):
                 raise PeerError(str(error)) from error
             self._count_error(path, error)  # and the file is done: read again, it would repeat what was yielded
-
-
-def _side(path: AnyPath) -> Side:
-    try:
-        return detect(path).side
-    except UnreadableInputError:  # a raw body, or what its reader has a better sentence for
-        return Side.NATIVE
 
 
 class _Progress(NamedTuple):

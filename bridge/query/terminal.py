@@ -179,6 +179,6 @@ def _tree(story: MessageTimeline) -> Tree:
             branch.add(Text(f"{where}: {bad.field_name or 'record'}: {bad.reason}: {visible(bad.text, limit=80)}"))
         if len(story.bad) > _MOST_BAD:
             branch.add(Text(f"and {len(story.bad) - _MOST_BAD:,} more"))
-    text = f"{plural(story.records, 'record')}"
-    root.add(Text(f"{text}, {plural(story.repeats, 'repeat')} of them folded" if story.repeats else text, style="dim"))
+    folded = f", {plural(story.repeats, 'repeat')} of them folded" if story.repeats else ""
+    root.add(Text(f"{plural(story.records, 'record')}{folded}", style="dim"))
     return root
