@@ -342,7 +342,7 @@ def _run(
     from bridge.page.markup import check_template  # noqa: PLC0415  (as below)
     from spark_jobs.report import files, html, samples  # noqa: PLC0415  (Jinja, of the optional extra)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
-    from spark_jobs.terminal import print_summary, shown_progress  # noqa: PLC0415  (rich)
+    from spark_jobs.terminal import print_summary, show_progress  # noqa: PLC0415  (rich)
 
     warn_of_orphans(options.native)
     template = link_template and check_template(link_template, samples.LINK_FIELDS)
@@ -365,7 +365,7 @@ def _run(
                 kept = [f"{keys:,} {name.replace('_', ' ')}" for name, keys in sorted(result.lifecycle.items()) if keys]
                 typer.echo(f"run {result.run}: {result.verdict}, {', '.join(kept) or 'nothing open'}")
 
-    with local_sources(options.otlp) as spans, shown_progress() as progress:
+    with local_sources(options.otlp) as spans, show_progress() as progress:
         options = replace(options, otlp=spans)
         if stream:
             from spark_jobs.jobs import stream as streaming  # noqa: PLC0415  (Spark, of the optional extra)
@@ -520,7 +520,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
-    from spark_jobs.terminal import shown_progress  # noqa: PLC0415
+    from spark_jobs.terminal import show_progress  # noqa: PLC0415
 
     options = ReconcileOptions(
         native=tuple(native or ()),
@@ -536,7 +536,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         conf=parse_settings(conf or ()),
     )
     warn_of_orphans(options.native)
-    with local_sources(options.otlp) as spans, shown_progress() as progress:
+    with local_sources(options.otlp) as spans, show_progress() as progress:
         drawn = job.run(replace(options, otlp=spans), progress=progress)
     _warn_of_unknown(drawn.unknown_files, options)
     _warn_of_undrawn(drawn)

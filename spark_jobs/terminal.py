@@ -126,7 +126,7 @@ class Tasks(NamedTuple):
 
 
 @contextmanager
-def shown_progress(
+def show_progress(
     *, console: Console | None = None, tasks: Callable[[], Tasks | None] | None = None
 ) -> Iterator[Callable[[str], None]]:
     """Show progress until the block ends; the caller names each stage as it begins. Only a terminal gets output.
@@ -140,7 +140,7 @@ def shown_progress(
     with progress_bar("starting", console=screen) as show:
         over = threading.Event()
         follower = threading.Thread(
-            target=_follow, args=(show, over, tasks or active_tasks), name="mqtrace-progress", daemon=True
+            target=_follow, args=(show, over, tasks or count_active_tasks), name="mqtrace-progress", daemon=True
         )
         follower.start()
         try:
@@ -161,7 +161,7 @@ def _follow(show: Callable[..., None], over: threading.Event, tasks: Callable[[]
             return
 
 
-def active_tasks() -> Tasks | None:
+def count_active_tasks() -> Tasks | None:
     """Return the running tasks of this process's Spark, or ``None`` without one that counts them."""
     pyspark = sys.modules.get("pyspark")  # importing it here would be the slowest thing about a progress bar
     context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)

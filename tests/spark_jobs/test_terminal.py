@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from spark_jobs.terminal import Tasks, active_tasks, print_summary, shown_progress
+from spark_jobs.terminal import Tasks, count_active_tasks, print_summary, show_progress
 from tests.support.results import groups, result
 
 
@@ -93,7 +93,7 @@ def test_progress_shows_stage_and_tasks_and_its_thread_ends_with_the_run():
         asked.set()
         return Tasks(3, 1_200)
 
-    with shown_progress(console=screen, tasks=tasks) as progress:
+    with show_progress(console=screen, tasks=tasks) as progress:
         progress("judging every key")
         assert asked.wait(10)
         assert len(followers()) == 1
@@ -104,14 +104,14 @@ def test_progress_shows_stage_and_tasks_and_its_thread_ends_with_the_run():
 
 
 def test_error_of_the_run_ends_the_progress_thread():
-    with pytest.raises(KeyboardInterrupt), shown_progress(console=terminal(), tasks=lambda: None):
+    with pytest.raises(KeyboardInterrupt), show_progress(console=terminal(), tasks=lambda: None):
         raise KeyboardInterrupt
     assert followers() == []
 
 
 def test_progress_writes_nothing_to_a_pipe():
     screen = Console(file=io.StringIO())
-    with shown_progress(console=screen) as progress:
+    with show_progress(console=screen) as progress:
         progress("judging every key")
         assert followers() == []
     assert screen.file.getvalue() == ""
@@ -128,9 +128,9 @@ def test_active_tasks_counts_the_tasks_of_a_running_job(spark, tmp_path):
 
     job = threading.Thread(target=spark.sparkContext.parallelize(range(3), 3).mapPartitions(until_seen).count)
     job.start()
-    while (tasks := active_tasks()) is None or not tasks.known:
+    while (tasks := count_active_tasks()) is None or not tasks.known:
         assert job.is_alive()
     seen.touch()
     job.join()
     assert tasks == Tasks(0, 3)
-    assert active_tasks() == Tasks(0, 0)
+    assert count_active_tasks() == Tasks(0, 0)
