@@ -49,11 +49,7 @@ def _retries_in(headers: HeaderIndex, name: str) -> int:
     text = header_text(headers, name) if headers else None
     if text is None or len(text) > _MAX_RETRY_DIGITS or not (text.isascii() and text.isdigit()):
         return 0
-    return _bounded(int(text))
-
-
-def _bounded(number: int) -> int:
-    return number if 0 <= number <= _MAX_RETRIES else 0
+    return int(text)
 
 
 class ReceiveHook(RecordingHook):
@@ -203,10 +199,8 @@ class ReceiveHook(RecordingHook):
             or attributes.get(semconv.MQTRACE_OFFSET_MSG_ID)
         )
         attributes[semconv.MESSAGING_DESTINATION_NAME] = topic
-        retries = message.retry_times
-        attributes[semconv.MQTRACE_RETRY_TIMES] = (
-            _retries_in(headers, self._retry_header) if retries is None else _bounded(retries)
-        )
+        retries = _retries_in(headers, self._retry_header) if message.retry_times is None else message.retry_times
+        attributes[semconv.MQTRACE_RETRY_TIMES] = retries if 0 <= retries <= _MAX_RETRIES else 0
         attributes[semconv.MQTRACE_MSG_TYPE] = _NORMAL
         if headers:
             add_header_fields(attributes, headers)
