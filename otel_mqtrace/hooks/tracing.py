@@ -153,6 +153,7 @@ class Tracing:
         """
         self.before_span()
         sampling, naming = self.sampling, self.naming
+        name, kind = operation.span_name(topic), kind or operation.kind
         if sampling is not None and topic is not None:
             unsampled = sampling.unsampled_span(topic, context, self.tracer)
             if unsampled is not None:
@@ -161,13 +162,12 @@ class Tracing:
             state, parent = self.tracer_state(), trace.get_current_span(context).get_span_context()
             decision, flags = state.decision_under(parent)
             if decision is Decision.RECORD_AND_SAMPLE:
-                shape = self._shape(state.tracer, operation.span_name(topic), kind or operation.kind)
+                shape = self._shape(state.tracer, name, kind)
                 return _record_event(state, shape, parent, flags, start_ns, attributes, links)
-        name = operation.span_name(topic)
         if naming is not None:
             name = naming.span_name(operation, topic)
             attributes, links = naming.attributes(attributes), naming.links(links)
-        return self.tracer.start_span(name, context, kind or operation.kind, attributes, links, start_ns)
+        return self.tracer.start_span(name, context, kind, attributes, links, start_ns)
 
     def end_span(self, span: trace.Span, end_ns: int, attributes: Attributes) -> None:
         """End the span of one operation, with what was learned since its start."""
