@@ -18,7 +18,7 @@ from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -31,6 +31,17 @@ STATE: Final = "_mqtrace_state"
 """The instance attribute that holds a client's tracing state."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
+
+
+_T = TypeVar("_T")
+
+
+def take_all(held: dict[Any, _T]) -> Iterator[_T]:
+    """Remove and yield the values of a dictionary, of which other threads may take some meanwhile."""
+    with suppress(KeyError):
+        while True:
+            _, value = held.popitem()
+            yield value
 
 
 class ClientState:

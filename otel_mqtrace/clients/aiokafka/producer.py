@@ -30,7 +30,7 @@ from otel_mqtrace.clients.aiokafka.client import (
 )
 from otel_mqtrace.clients.patching import call_after, call_finally, observe_calls
 from otel_mqtrace.clients.settlement import find_creation_context, record_settlement, transaction_wrappers
-from otel_mqtrace.clients.state import KafkaProducerState, known_state
+from otel_mqtrace.clients.state import KafkaProducerState, known_state, take_all
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.propagation import index_headers
@@ -124,8 +124,7 @@ class ProducerState(KafkaProducerState):
         self._end_open(_NOT_AWAITED)
 
     def _end_open(self, outcome: Outcome) -> None:
-        while self.in_flight:
-            _, sending = self.in_flight.popitem()
+        for sending in take_all(self.in_flight):
             sending.leave(outcome)
 
 

@@ -15,7 +15,7 @@ from opentelemetry import context
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.client import ConfiguredState, describe_failure
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.state import KafkaProducerState
+from otel_mqtrace.clients.state import KafkaProducerState, take_all
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.scope import BlockScope
@@ -65,11 +65,9 @@ class ProducerState(ConfiguredState, KafkaProducerState):
         self._end_open(outcome=semconv.SEND_NOT_AWAITED)
 
     def _end_open(self, **outcome: str) -> None:
-        while self.in_flight:
-            _, call = self.in_flight.popitem()
-            if isinstance(call, Sent):
-                call = self.hook.reopen(call)
-            defer_end(self.hook, call, **outcome)
+        for call in take_all(self.in_flight):
+            opened = self.hook.reopen(call) if isinstance(call, Sent) else call
+            defer_end(self.hook, opened, **outcome)
 
 
 def run_in_context(otel_ctx: Context, user: Callback | None, error: Any, message: Any) -> None:

@@ -29,6 +29,7 @@ from otel_mqtrace.clients.rocketmq.client import (
     settled,
 )
 from otel_mqtrace.clients.settlement import record_settlement
+from otel_mqtrace.clients.state import take_all
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import closing_exception
 from otel_mqtrace.hooks.outcome import defer_end
@@ -157,8 +158,8 @@ class RocketMqConsumerState(ConsumerState):
     def switch_off(self) -> None:
         """End what is open, in a listener too."""
         self.close()
-        while self.in_listener:
-            self.hook.after(self.in_listener.popitem()[1], code=ContextCode.RETURNNULL)
+        for call in take_all(self.in_listener):
+            self.hook.after(call, code=ContextCode.RETURNNULL)
 
     def _leave_all(self) -> None:
         for turn in list(self._turns.values()):

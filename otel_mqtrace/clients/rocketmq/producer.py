@@ -23,7 +23,7 @@ from otel_mqtrace.clients.rocketmq.client import (
     observe_call,
     open_send,
 )
-from otel_mqtrace.clients.state import ClientState
+from otel_mqtrace.clients.state import ClientState, take_all
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.send import SendHook
@@ -67,8 +67,8 @@ class _ProducerState(ClientState):
 
     def switch_off(self) -> None:
         """Defer the end of every send that is open: the exporters will be gone when its call or future is done."""
-        while self.in_flight:
-            defer_end(self.send, self.in_flight.popitem()[1], outcome=semconv.SEND_NOT_AWAITED)
+        for call in take_all(self.in_flight):
+            defer_end(self.send, call, outcome=semconv.SEND_NOT_AWAITED)
 
 
 @guarded("rocketmq.client")
