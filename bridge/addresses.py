@@ -94,7 +94,7 @@ def _parse(text: str) -> Address:
     refuse_misspelt(text)
     if not colon:
         path = text.removeprefix("files:")
-        if not path:
+        if not path.strip():
             raise UsageError("the address is empty: write a file, a directory or a topic")
         return Address(Kind.FILES, text, path=path)
     if scheme == "file":

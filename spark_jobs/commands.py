@@ -296,7 +296,7 @@ def _path_of(text: str | None, option: str) -> AnyPath | None:
     """Return the path that an option names, ``None`` without the option."""
     if text is not None and not text.strip():
         raise UsageError(f"{option} is empty: name a file or a directory, or leave it out")
-    return None if text is None else as_path(text)
+    return None if text is None else parse_directory(text, option=option)
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.addresses import is_pipe, match_paths, walk
+from bridge.addresses import is_pipe, match_paths, parse_directory, walk
 from bridge.codec.framing import text_of_json
-from bridge.storage import as_path, refuse_compressed, refuse_unconverted
+from bridge.storage import refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import CountedDrop
@@ -68,9 +68,9 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
 
 
 def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
-    path = as_path(src)
     if not src.strip():
         raise UsageError("--ledger is empty: name a file or a directory, or leave it out")
+    path = parse_directory(src, option="--ledger")
     if path.is_dir():
         yield from ((file, False) for file in _files(path))
     elif path.exists():

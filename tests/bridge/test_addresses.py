@@ -31,7 +31,16 @@ def test_source_is_parsed(text, kind, facts):
 
 @pytest.mark.parametrize(
     "text",
-    ["kafka://broker", "kafka:///topic", "rocketmq://a:9876/", "files:", "kafka:/a:9092/T", "Kafka://a/T", "S3A://b/c"],
+    [
+        "kafka://broker",
+        "kafka:///topic",
+        "rocketmq://a:9876/",
+        "files:",
+        " ",
+        "kafka:/a:9092/T",
+        "Kafka://a/T",
+        "S3A://b/c",
+    ],
 )
 def test_malformed_source_is_refused(text):
     with pytest.raises(UsageError, match="write"):

@@ -39,6 +39,13 @@ WRONG = {
             ([*SIDES, "--out", "o", option, ""], f"{option} is empty: name a file or a directory, or leave it out")
             for option in ("--policy", "--history", "--ledger")
         ),
+        *(
+            (
+                [*SIDES, "--out", "o", option, "kafka://a/b"],
+                f"{option} kafka://a/b: kafka:// is not a store; give a path or",
+            )
+            for option in ("--policy", "--history", "--ledger")
+        ),
         ([*SIDES, "--out", "o" * 256], f"cannot create --out {'o' * 256}: File name too long; choose another"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
         ([*SIDES, "--out", "o", "--master", "spark://[::1]:1,127.0.0.1:1"], "answers at spark://[::1]:1,127.0.0.1:1: "),

@@ -111,7 +111,8 @@ def test_run_without_a_settled_key_is_inconclusive():
     assert "both sides" in find_doubt(pending, FACTS, POLICY)
     young = replace(FACTS, horizon_ms=-1)
     one_pending = tally(status=Counter(MATCHED_EXACT=99, PENDING=1))
-    assert "give --complete if nothing more will arrive" in find_doubt(one_pending, young, POLICY)
+    doubt = "and 1 one-sided key may still be matched: add more data, or give --complete if nothing more will arrive"
+    assert doubt in find_doubt(one_pending, young, POLICY)
     assert find_doubt(tally(), young, POLICY) is None
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from spark_jobs.report.charts import curves, merge_buckets, stacked, timeline, trend
 from spark_jobs.report.glossary import GROUP_COLOUR
-from spark_jobs.report.result import Latency, TimeBucket
+from spark_jobs.report.headline import describe_loss
+from spark_jobs.report.result import Latency, Loss, TimeBucket
 from spark_jobs.report.samples import swimlane
 from spark_jobs.taxonomy import Kind, Status
 from tests.support.results import event
@@ -52,7 +53,9 @@ def test_wild_clock_is_one_bar_before_a_gap():
         TimeBucket(start_ms=1_795_276_800_000 + at * 1000, width_ms=1000, findings={("MATCHED_EXACT", None): 1})
         for at in range(20)
     ]
-    bars = merge_buckets([TimeBucket(start_ms=0, width_ms=1000, findings={("NATIVE_ONLY", "UNEXPLAINED"): 1}), *usual])
+    wild = TimeBucket(start_ms=0, width_ms=1000, findings={("NATIVE_ONLY", "UNEXPLAINED"): 1})
+    assert "Events over time, 1 bar; " in timeline(merge_buckets([wild]), {})
+    bars = merge_buckets([wild, *usual])
     assert len(bars) == 21
     assert [bar.gap_ms for bar in bars] == [0, 1_795_276_799_000, *[0] * 19]
 
@@ -130,4 +133,14 @@ def test_trend_has_a_column_with_verdict_and_losses_for_every_run():
     titles = [title.text for title in drawing.iter("title")]
     assert len(titles) == 12
     assert titles[3] == "run 4: FAIL, matched 99.31 %; native lacks 3, otlp lacks 4"
-    ET.fromstring(trend([{"run": 1, "verdict": "?", "unexplained": None}]))
+    assert "of the last 1 run;" in ET.fromstring(trend([{"run": 1, "verdict": "?", "unexplained": None}])).get(
+        "aria-label"
+    )
+
+
+def test_words_beside_a_count_of_one_are_singular():
+    assert "end to end: 1 event, half within 4 ms" in curves(
+        {"end_to_end": Latency(count=1, p50=4, p99=4, max=4, curve=((0.5, 4.0),))}
+    )
+    lacking = describe_loss("otlp", Loss(checked=1, unexplained=1, attributed=0, upper_bound_95_ppm=None))
+    assert lacking == "OTLP lacks 1 of 1 event without explanation."
