@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
-from fnmatch import translate
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from bridge.storage import SCHEMES, StorePath, as_path, can_use_hadoop, open_sto
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
+from otel_mqtrace.config import has_open_bracket
 from otel_mqtrace.landing import IN_PROGRESS_SUFFIX, claim
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def parse_pattern(text: str, *, name: str) -> str:
     """
     if not text.strip():
         raise UsageError(f"{name} is empty: write a name, or a pattern such as PG_*")
-    if r"\[" in translate(text):  # a bracket of which fnmatch makes no class
+    if has_open_bracket(text):
         raise UsageError(f"{name} '{text}' has a [ that no ] closes: close it, or write [[] for the character itself")
     return text
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from fnmatch import fnmatchcase, translate
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -231,7 +232,7 @@ class Settings:
                 _accept(values, name, value, source=f"option {name}")
         for name in _PATTERNS:
             for pattern in values.get(name, ()):
-                if r"\[" in translate(pattern):  # a bracket of which fnmatch makes no class
+                if has_open_bracket(pattern):
                     warn_once(f"{name} = {pattern!r}", "a [ that no ] closes stands for itself; close it, or write [[]")
         if "queue_size" in values and "batch_size" in values:
             values["batch_size"] = fit_batch(values["batch_size"], values["queue_size"])
@@ -252,6 +253,15 @@ class Settings:
             if fnmatchcase(topic, pattern):
                 return ratio
         return None
+
+
+_CLASS: Final = re.compile(r"\[(?:![^]]|[^]!]|!?\])[^]]*\]")
+"""A bracket expression of a shell's pattern, such as ``[[]``."""
+
+
+def has_open_bracket(pattern: str) -> bool:
+    """Return whether a shell-style pattern has a ``[`` that no ``]`` closes: ``fnmatch`` takes it for itself."""
+    return "[" in _CLASS.sub("", pattern)
 
 
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:

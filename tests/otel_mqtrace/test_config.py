@@ -86,9 +86,9 @@ def test_warning_of_a_wrong_value_names_the_value_in_use(caplog, name):
 )
 def test_open_bracket_of_a_pattern_is_one_warning_and_the_other_patterns_hold(caplog, name):
     share = "=0.5" * (name == "topic_sampling")
-    environment = {f"MQTRACE_{name.upper()}": f"or[d]ers{share},a[!]*{share}"}
+    environment = {f"MQTRACE_{name.upper()}": f"or[[]d]ers{share},[]a]{share},a[!]*{share}"}
     for _ in range(2):
-        assert [*getattr(Settings.from_env(environ=environment), name)] == ["or[d]ers", "a[!]*"]
+        assert [*getattr(Settings.from_env(environ=environment), name)] == ["or[[]d]ers", "[]a]", "a[!]*"]
     (record,) = caplog.records
     assert (
         record.getMessage()
