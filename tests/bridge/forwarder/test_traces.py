@@ -30,7 +30,7 @@ from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
 @pytest.fixture
 def delivery(receiver):
-    delivery = OtlpDelivery(receiver.endpoint, timeout_s=1)
+    delivery = OtlpDelivery(receiver.endpoint)
     yield delivery
     delivery.close()
 

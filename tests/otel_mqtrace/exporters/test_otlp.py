@@ -3,7 +3,6 @@
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -20,10 +19,12 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext
 
 from otel_mqtrace import MqTraceSpanProcessor
-from otel_mqtrace.exporters import otlp
+from otel_mqtrace.exporters import http_session, otlp
 from otel_mqtrace.exporters.http_session import CheckingSession, RepeatingSession
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.support.clocks import TickingClock
+from tests.support.lanes import GENEROUS_S
 from tests.support.otlp_receiver import GrpcReceiver, OtlpReceiver
 
 
@@ -221,22 +222,22 @@ def test_replies_to_the_session_of_a_credential_provider_are_checked(spans, rece
     assert exporter.export(spans) is SpanExportResult.FAILURE
 
 
-def test_http_request_ends_in_time_when_its_reply_drips():
+def test_http_request_ends_in_time_when_its_reply_drips(monkeypatch):
+    monkeypatch.setattr(http_session, "_CLOCK", TickingClock())  # a second passes from one byte to the next
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         ended = threading.Event()
 
         def drip():
             connection, _ = server.accept()
-            with connection, suppress(OSError):
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
-                while not ended.wait(0.02):
-                    connection.sendall(b"H")
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n" + b"H" * 98)
+                ended.wait(GENEROUS_S)
 
         pool.submit(drip)
         try:
             with pytest.raises(requests.ReadTimeout, match="did not end within the time-out"):
                 CheckingSession(RepeatingSession()).post(
-                    f"http://127.0.0.1:{server.getsockname()[1]}", data=b"", timeout=0.1
+                    f"http://127.0.0.1:{server.getsockname()[1]}", data=b"", timeout=GENEROUS_S
                 )
         finally:
             ended.set()

@@ -67,7 +67,7 @@ def test_topic_has_the_requested_partitions(kafka: EmbeddedKafka) -> None:
 def test_topic_error_fails_its_sends_until_it_is_cleared(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("orders")
     kafka.set_topic_error("orders", KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    (failed,) = send(producer_of(kafka, **{"message.timeout.ms": 2000}), "orders", b"1")
+    (failed,) = send(producer_of(kafka), "orders", b"1")
     assert failed is not None
     assert failed.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     kafka.set_topic_error("orders", 0)
