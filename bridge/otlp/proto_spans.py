@@ -38,11 +38,6 @@ def _take_old_parts(one: ResourceSpans) -> None:
             one.scope_spans.add().MergeFromString(field.data)
 
 
-def count_parsed_spans(one: ResourceSpans) -> int:
-    """Return how many :func:`proto_spans` must yield, without making any."""
-    return sum(len(part.spans) for part in one.scope_spans)
-
-
 def proto_spans(one: ResourceSpans) -> Iterator[Span]:
     """Yield the spans of one ResourceSpans."""
     service = attribute_text(_proto_attributes(one.resource.attributes).get("service.name"))

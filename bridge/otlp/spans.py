@@ -61,12 +61,6 @@ def spans_of(resource_spans: list[Any]) -> Iterator[Span]:
         yield from spans(one)
 
 
-def count_spans(resource_spans: list[Any]) -> int:
-    """Return how many :func:`spans_of` must yield, odd ones included, without making any."""
-    count = _protobuf().count_parsed_spans if is_proto(resource_spans) else _count_json_spans
-    return sum(map(count, resource_spans))
-
-
 def count_expected_spans(payload: bytes, resource_spans: list[Any]) -> int:
     """Return how many spans a message holds by its bytes, those that the parser dropped included.
 
@@ -76,10 +70,11 @@ def count_expected_spans(payload: bytes, resource_spans: list[Any]) -> int:
         return 0
     if is_proto(resource_spans):
         return count_proto_spans(payload)
-    written = count_written_ids(payload)
-    if written <= sum(map(_count_usual_json_ids, resource_spans)):  # fewer where a name is written with escapes
-        return count_spans(resource_spans)
-    return count_spans(resource_spans) + max(written - sum(map(_count_json_ids, resource_spans)), 0)
+    count, written = sum(map(_count_json_spans, resource_spans)), count_written_ids(payload)
+    spans = [span for one in resource_spans for _, _, span in _placed(one)]
+    if written <= sum(map(_count_usual_ids, spans)):  # fewer where a name is written with escapes
+        return count
+    return count + max(written - sum(map(count_ids, spans)), 0)
 
 
 _SCOPE_SPANS: Final = ("scopeSpans", "instrumentationLibrarySpans")
@@ -184,22 +179,16 @@ def _json_spans(one: Any) -> Iterator[Span]:
 
 
 def _count_json_spans(one: Any) -> int:
+    """Return how many spans there must be, odd ones included, without the walk that reads them."""
     if not isinstance(one, dict):
         return 1
     return sum(len(_listed(part.get("spans"))) if isinstance(part, dict) else 1 for part in _parts(one))
 
 
-def _count_json_ids(one: Any) -> int:
-    """Return how many objects with a span id stand in what :func:`_json_spans` makes spans of."""
-    return sum(count_ids(span) for _, _, span in _placed(one))
-
-
-def _count_usual_json_ids(one: Any) -> int:
-    """Return the number of spans and links in a usual message, without a walk."""
-    return sum(_usual_ids(span) for _, _, span in _placed(one) if isinstance(span, dict))
-
-
-def _usual_ids(span: Mapping[str, Any]) -> int:
+def _count_usual_ids(span: Any) -> int:
+    """Return how many span ids a usual span has, its own and those of its links, without a walk."""
+    if not isinstance(span, dict):
+        return 0
     links = span.get("links")
     linked = links if isinstance(links, list) else ()
     return sum(isinstance(one, dict) and one.get("spanId") is not None for one in (span, *linked))
