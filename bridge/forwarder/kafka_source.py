@@ -120,8 +120,7 @@ class KafkaTraceSource(TopicSource[int]):
     def _check_same(self, message: Any, known: Any) -> None:
         first, last = ((each.timestamp(), each.value()) for each in (message, known))
         if message.offset() == known.offset() and first != last:
-            sign = f"has another message at {message.offset()} than the group {self._group} read"
-            raise self._created_again(message.partition(), sign)
+            raise self._replaced(message.partition(), message.offset())
 
     def _number(self, partition: int) -> int:
         return partition

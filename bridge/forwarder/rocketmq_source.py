@@ -147,9 +147,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
         """
         position, last = self._next[queue], self._last.get(queue)
         if last is not None and any(_differs(message, last) for message in pulled.messages):
-            raise self._created_again(
-                queue, f"has another message at {last.queue_offset} than the group {self._group} read"
-            )
+            raise self._replaced(queue, last.queue_offset)
         messages = [message for message in pulled.messages if message.queue_offset >= position]
         behind = max(position, pulled.next_offset)
         gone = behind - position - len(messages)

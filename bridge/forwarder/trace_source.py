@@ -161,6 +161,9 @@ class TopicSource(TraceSource, Generic[_P]):
             self._pass_over(partition, position, low)
             self._start[partition] = self._next[partition] = low
 
+    def _replaced(self, partition: _P, offset: int) -> PeerError:
+        return self._created_again(partition, f"has another message at {offset} than the group {self._group} read")
+
     def _created_again(self, partition: _P, sign: str) -> PeerError:
         return PeerError(
             f"{self._name(partition)} {sign}: the topic was created again, or messages were lost; "
