@@ -154,7 +154,7 @@ class _Failures(logging.Handler):
         if _NO_ANSWER.search(cause):
             return f"did not answer for {spans} within {timeout_s:g} s: see its log, or raise --otlp-timeout-ms"
         why = f" ({cause})" if cause else ""
-        return f"did not accept {spans}{why}: see the receiver's log and check --otlp-endpoint"
+        return f"did not accept {spans}{why}: see its log, and check --otlp-endpoint and OTEL_EXPORTER_OTLP_…"
 
 
 _NO_CONNECTION: Final = re.compile(

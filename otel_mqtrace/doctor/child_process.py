@@ -278,7 +278,7 @@ def _judge_lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warning
         why = next((each for each in reversed(warnings) if _CAUSE in each), None)
         checkup.error(
             "spans_lost",
-            f"{lane} lost {sum(lost.values())} of {account['offered']} spans ({causes})",
+            f"{lane} lost spans: {sum(lost.values())} of {account['offered']} ({causes})",
             where=where,
             fix="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
             if why is None

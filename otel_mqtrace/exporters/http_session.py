@@ -74,7 +74,7 @@ class CheckingSession(requests.Session):
         try:
             reply = self._sender.request(method, url, *args, **{**named, "stream": True})
             _read_content(reply, deadline_ns)
-        except requests.RequestException as error:
+        except OSError as error:  # one of requests', or a certificate that is not there
             self._on_error(_describe_innermost(error))
             raise
         if misdirection := _find_misdirection(reply, method, url):

@@ -106,7 +106,7 @@ def test_refusing_receiver_is_one_sentence_and_nothing_is_committed(receiver, de
     log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
     with pytest.raises(
         PeerError,
-        match=rf"{receiver.endpoint} did not accept 1 span \(400 Bad Request\): .*check --otlp-endpoint;.*will be forwarded again",
+        match=rf"{receiver.endpoint} did not accept 1 span \(400 Bad Request\): .*check --otlp-endpoint and OTEL_EXPORTER_OTLP_…;.*will be forwarded again",
     ):
         forward_once(log, LandingWriter(tmp_path), spans=spans)
     assert log.committed == {}

@@ -245,7 +245,9 @@ def test_http_request_ends_in_time_when_its_reply_drips(monkeypatch):
 
 def test_http_certificate_of_the_exporter_wins_over_the_environments(monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/other.pem")
-    session = CheckingSession(RepeatingSession())
+    errors: list[str] = []
+    session = CheckingSession(RepeatingSession(), on_error=errors.append)
     session.verify = "/mine.pem"
     with pytest.raises(OSError, match=r"/mine\.pem"):
         session.post("https://h:1", data=b"")
+    assert "/mine.pem" in errors[0]
