@@ -165,7 +165,7 @@ def _wanted_of_sends(rows: KeyedRows) -> dict[str, Keys]:
     has_span = is_sent & is_known(rows.columns["otlp.span_id"])
     over_ms, behind = rows.over_ms("otlp"), _count_ids_behind(rows)
     wanted = {
-        f"next{step}": rows.ids(rows.sender, behind + NullableInts.constant(rows.rows, step)).where(has_span)
+        f"next{step}": rows.ids(rows.sender, behind + NullableInts.constant(step)).where(has_span)
         for step in range(1, NEXT_IDS + 1)
     }
     for later in (0, 1):
@@ -181,8 +181,8 @@ def _count_ids_behind(rows: KeyedRows) -> NullableInts:
     A batch of the agent's old convention lists its ids in the order of their generation; a ``create`` span does not.
     """
     size, place = rows.number("otlp.batch_size"), rows.number("otlp.record_index")
-    alone = NullableInts(np.zeros(rows.rows, np.int64), _is_one(size))
-    return alone.coalesce((size - NullableInts.constant(rows.rows, 1) - place).where(size.exceeds(1)))
+    alone = NullableInts.constant(0).where(_is_one(size))
+    return alone.coalesce((size - NullableInts.constant(1) - place).where(size.exceeds(1)))
 
 
 def collect_evidence(verdicts: pa.Table, wanted: WantedKeys) -> Evidence:
@@ -396,10 +396,6 @@ class ResidueRows(KeyedRows):
     def none(self) -> Mask:
         """Return a mask of no rows."""
         return np.zeros(self.rows, bool)
-
-    def constant(self, value: int) -> NullableInts:
-        """Return the same number for every row."""
-        return NullableInts.constant(self.rows, value)
 
     def is_alone(self, side: str) -> Mask:
         """Return which keys are on this side only."""

@@ -40,7 +40,7 @@ _SIDES: Final = (("otlp", "native"), ("native", "otlp"))
 _ENOUGH: Final = 10  # keys of a service or process before its silence is evidence: one may just be lost
 _INSTANT_MS: Final = 1
 _SEVERAL: Final = 2  # keys before a name shared by ids is an instance and no accident
-_JITTER_MS: Final = 20  # between the ends the two hooks of one call see
+_JITTER: Final = NullableInts.constant(20)  # milliseconds between the ends the two hooks of one call see
 _SPREADS: Final = 3  # chance keeps within so many standard deviations in 999 of 1 000 stretches
 _IDS_PER_KEY: Final = 4  # a message, its context, its share of a trace message, and one to spare
 _BUSY_MS: Final = 1_000  # in which not even a busy process generates 65 536 ids
@@ -290,7 +290,7 @@ def find_shutdown_window(rows: ResidueRows) -> Found:
     by_service = rows.is_lost_delivery
     # Native records name no service: that none of the group's ended later holds for its processes as well.
     native_ms = rows.evidence_of("name").value("native_ms")
-    none_later = _is_at_least(rows.number("otlp.end_ms") + rows.constant(_JITTER_MS), native_ms)
+    none_later = _is_at_least(rows.number("otlp.end_ms") + _JITTER, native_ms)
     of_process = rows.is_alone("native") & _is_last_of(rows, "process", "native", horizon_ms)
     of_process |= on_otlp & ~by_service & _is_last_of(rows, "process", "otlp", horizon_ms)
     return _first_case([of_process, by_service & none_later & _is_last_of(rows, "service", "otlp", horizon_ms)])
@@ -299,11 +299,11 @@ def find_shutdown_window(rows: ResidueRows) -> Found:
 def _is_last_of(rows: ResidueRows, instance: str, own: str, horizon_ms: int) -> Mask:
     """Return which keys, on side ``own`` only, lie at the end of their instance."""
     evidence, over_ms = rows.evidence_of(instance), rows.over_ms(own)
-    window_ms = rows.constant(rows.policy.shutdown_window_ms)
+    window_ms = NullableInts.constant(rows.policy.shutdown_window_ms)
     last_ms, first_ms = evidence.value("last_ms"), evidence.value("first_ms")
     shown_ms = evidence.value("otlp_ms" if own == "native" else "native_ms")
     is_short = _is_at_least(window_ms, last_ms - first_ms)
-    shows_nothing_later = _is_at_least(over_ms + rows.constant(_JITTER_MS), shown_ms)
+    shows_nothing_later = _is_at_least(over_ms + _JITTER, shown_ms)
     is_over = last_ms.known & (last_ms.values < horizon_ms)
     at_the_end = _is_at_least(window_ms, last_ms - over_ms)
     is_several = evidence.count("keys") >= _SEVERAL

@@ -88,7 +88,7 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
     columns = flatten_sides(verdicts)
     first_seen, closed_run = NullableInts.of(columns["first_seen_run"]), find_closed_runs(columns, closed)
     last = find_last(columns)
-    age = NullableInts.constant(len(verdicts), runs.data_end_ms) - last
+    age = NullableInts.constant(runs.data_end_ms) - last
     is_young = np.ones(len(verdicts), bool) if runs.horizon_ms is None else last.exceeds(runs.horizon_ms)
     left_as = either(columns, "left_as")
     on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
@@ -98,7 +98,7 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
         lambda *key: decide_lifecycle(OpenKey(*key)), *texts, *(pa.array(flag) for flag in flags)
     )
     is_left = np.array([outcome.is_left for outcome in outcomes])[outcome_of]
-    first = first_seen.coalesce(closed_run.coalesce(NullableInts.constant(len(verdicts), runs.run)).where(is_left))
+    first = first_seen.coalesce(closed_run.coalesce(NullableInts.constant(runs.run)).where(is_left))
     found = {
         name: pa.array([getattr(outcome, name) for outcome in outcomes], pa.string()).take(as_rows(outcome_of))
         for name in ("reason", "reason_detail", "lifecycle")
@@ -169,7 +169,7 @@ def find_closed_runs(columns: Mapping[str, Column], closed: pa.Table | None) -> 
     ``closed`` is of :func:`read_closed`; each position is there once.
     """
     if closed is None:
-        return NullableInts.constant(len(columns["status"]), None)
+        return NullableInts.unknown(len(columns["status"]))
     known = flatten_sides(closed)
     on_native, on_otlp = np.asarray(columns["on_native"]), np.asarray(columns["on_otlp"])
     own = {name: either(columns, name) for name in POSITION[1:]}

@@ -24,7 +24,10 @@ _EARLIEST: Final = -(1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class NullableInts:
-    """64-bit integers that may be unknown. Sums that overflow are unknown: a damaged clock costs only its field."""
+    """64-bit integers that may be unknown. Sums that overflow are unknown: a damaged clock costs only its field.
+
+    A constant stands for a column of any length beside another one.
+    """
 
     values: Ints
     known: Mask
@@ -35,9 +38,14 @@ class NullableInts:
         return cls(np.asarray(column.fill_null(0).cast(pa.int64())), is_known(column))
 
     @classmethod
-    def constant(cls, rows: int, value: int | None) -> NullableInts:
-        """Return the same value in every row."""
-        return cls(np.full(rows, 0 if value is None else value, np.int64), np.full(rows, value is not None))
+    def constant(cls, value: int | None) -> NullableInts:
+        """Return the same value for every row."""
+        return cls(np.array(value or 0, np.int64), np.array(value is not None))
+
+    @classmethod
+    def unknown(cls, rows: int) -> NullableInts:
+        """Return so many unknown values."""
+        return cls(np.zeros(rows, np.int64), np.zeros(rows, bool))
 
     def __add__(self, other: NullableInts) -> NullableInts:
         with np.errstate(over="ignore"):
@@ -70,7 +78,7 @@ class NullableInts:
     def take(self, rows: Ints) -> NullableInts:
         """Return the values of these rows, unknown for a negative row."""
         if not len(self.values):
-            return NullableInts.constant(len(rows), None)
+            return NullableInts.unknown(len(rows))
         return NullableInts(self.values[rows], self.known[rows] & (rows >= 0))
 
     def believable(self) -> NullableInts:

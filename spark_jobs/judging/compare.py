@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import sha256
+from operator import contains
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,11 +15,11 @@ import pyarrow.compute as pc
 from spark_jobs.columns import apply_to_distinct, as_scalars, find_groups, is_known, is_true, join_codes, take_rows
 from spark_jobs.judging.columns import NullableInts, equals, greatest, is_near
 from spark_jobs.judging.identity import CONSUME, KINDS
-from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS, bare
+from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS, VERDICT, bare
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -140,7 +141,7 @@ def _all_hashes(keys: Sequence[str], originals: Sequence[str], plan: Plan) -> bo
 _WORDS: Final = (None, *(verdict.value for verdict in FieldVerdict))
 _CODE: Final = {verdict: place for place, verdict in enumerate((None, *FieldVerdict))}
 _INSTANT_MS: Final = 3
-_AGREE: Final = (None, FieldVerdict.EQUAL, FieldVerdict.NOT_COMPARABLE)
+_AGREE: Final = frozenset({None, FieldVerdict.EQUAL.value, FieldVerdict.NOT_COMPARABLE.value})
 _RULES: Final[dict[str, Callable[[Any, Any, Plan], FieldVerdict]]] = {
     "topic": compare_resources,
     "group_name": compare_resources,
@@ -195,11 +196,12 @@ def _compare(sides: Sides, plan: Plan) -> Compared:
         comparison = _Comparison(sides, plan)
         for place, name in enumerate(COMPARED_FIELDS):
             codes[:, place] = comparison.compare_field(name)
-    table, pattern = _find_patterns(codes)
-    wrong = [np.isin(np.arange(len(_WORDS)), [_WORDS.index(v) for v in plan.wrong[name]]) for name in COMPARED_FIELDS]
-    differs: Mask = np.array([any(wrong[at][code] for at, code in enumerate(row)) for row in table], bool)
-    all_equal: Mask = np.asarray(np.isin(table, [_CODE[verdict] for verdict in _AGREE]).all(axis=1))
-    return Compared(_lay_out(table, pattern, both), differs[pattern] & both, all_equal[pattern])
+    examples, pattern = find_groups(join_codes(*((of_field, len(_WORDS)) for of_field in codes.T)))
+    rows = [[_WORDS[code] for code in row] for row in codes[examples].tolist()]  # a run shows dozens
+    wrong = [plan.wrong[name] for name in COMPARED_FIELDS]
+    differs = np.array([any(map(contains, wrong, row)) for row in rows], bool)
+    all_equal = np.array([_AGREE.issuperset(row) for row in rows], bool)
+    return Compared(_lay_out(rows, pattern, both), differs[pattern] & both, all_equal[pattern])
 
 
 class _Comparison:
@@ -209,7 +211,7 @@ class _Comparison:
         self._sides, self._plan = sides, plan
         self._both = sides.on_native & sides.on_otlp
         sizes = greatest(*(NullableInts.of(side("batch_size")) for side in (sides.native, sides.otlp)))
-        self._batch_size = sizes.coalesce(NullableInts.constant(len(sides), 1))
+        self._batch_size = sizes.coalesce(NullableInts.constant(1))
         # The agent's old convention puts no error on a failed delivery, and ends the spans of a batch before the
         # listener starts: they measure nothing.
         self._is_old_delivery = (sides.kind == CONSUME) & equals(sides.otlp("writer"), "java-agent-old")
@@ -229,7 +231,7 @@ class _Comparison:
                 no_place = np.isin(self._sides.kind, [KINDS.index(kind) for kind in lacks[name]])
                 codes[mask] = np.where(no_place, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[missing])[mask]
         two = self._both & on_native & on_otlp
-        same = _are_equal(native, otlp)
+        same = is_true(pc.equal(as_scalars(native), as_scalars(otlp)))
         codes[two & same] = _CODE[FieldVerdict.EQUAL]
         rows = np.flatnonzero(two & ~same)
         if len(rows):
@@ -266,32 +268,12 @@ class _Comparison:
         return np.where(near, _CODE[FieldVerdict.WITHIN_TOLERANCE], otherwise)
 
 
-def _are_equal(native: Column, otlp: Column) -> Mask:
-    return is_true(pc.equal(as_scalars(native), as_scalars(otlp)))
-
-
 def _answers(rule: Callable[..., FieldVerdict], *columns: Column) -> Ints:
     verdicts, answer_of = apply_to_distinct(rule, *columns)
     return np.array([_CODE[verdict] for verdict in verdicts])[answer_of]
 
 
-def _find_patterns(codes: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """Return the distinct rows of ``codes``, and of each row which is its own: a run shows dozens."""
-    examples, pattern = find_groups(join_codes(*((of_field, len(_WORDS)) for of_field in codes.T)))
-    return codes[examples], pattern
-
-
-def _lay_out(table: npt.NDArray[np.uint8], pattern: Ints, both: Mask) -> Column:
+def _lay_out(rows: Sequence[Sequence[str | None]], pattern: Ints, both: Mask) -> Column:
     """Return the map of each key: the fields that have a verdict; null on one-sided keys."""
-    shown: list[Mapping[str, str | None]] = [
-        {name: _WORDS[code] for name, code in zip(COMPARED_FIELDS, row, strict=True) if code} for row in table
-    ]
-    sizes = np.array([len(row) for row in shown], np.int64)
-    begins = np.cumsum(sizes) - sizes
-    own = np.where(both, sizes[pattern], 0)
-    bounds = np.r_[0, np.cumsum(own)]
-    at = np.arange(bounds[-1]) - np.repeat(bounds[:-1], own) + np.repeat(begins[pattern], own)
-    names = pa.array([name for row in shown for name in row], pa.string())
-    words = pa.array([word for row in shown for word in row.values()], pa.string())
-    offsets = pa.array(bounds.astype(np.int32), mask=np.r_[~both, False])
-    return pa.MapArray.from_arrays(offsets, names.take(pa.array(at)), words.take(pa.array(at)))
+    shown = [[(name, word) for name, word in zip(COMPARED_FIELDS, row, strict=True) if word] for row in rows]
+    return pa.array(shown, VERDICT.field("field_verdicts").type).take(pa.array(pattern, mask=~both))

@@ -62,7 +62,7 @@ class CountPlan:
 def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPlan) -> dict[str, Column]:
     """Return the band of each open event's age and that of each open key's, null for all others: nearly all rows."""
     status, reason, lifecycle = (verdicts[name] for name in ("status", "reason", "lifecycle"))
-    end = NullableInts.constant(len(status), how.data_end_ms)
+    end = NullableInts.constant(how.data_end_ms)
     waits = equals(status, Status.PENDING.value) | is_any_of(reason, _OPEN)
     carried = is_any_of(lifecycle, CARRIED_ON)
     last = end - find_last(verdicts) if carried.any() else end

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import as_rows, encode, find_groups, join_codes, mark, take_rows
+from spark_jobs.columns import each, encode, find_groups, join_codes, mark, repeated, take_rows
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
@@ -93,7 +93,7 @@ def match_partial_keys(given: Input, merged: Merged, tolerance_ms: int) -> Pairs
         return _NO_PAIRS
     line = _lay_out(given, merged, concerned)
     natives, spans = _candidates(line)
-    level = _key_level(_Features.of(given, merged.take(line.group)), natives, spans)
+    level = _key_level(given, merged.take(line.group), natives, spans)
     natives, spans, level = (each[level > 0] for each in (natives, spans, level))
     order = _best_first(line, natives, spans, level, tolerance_ms)
     chosen = order[_choose(natives[order], spans[order], len(line.group))]
@@ -110,10 +110,7 @@ def _groups_concerned(merged: Merged) -> Ints:
 
 def _lay_out(given: Input, merged: Merged, groups: Ints) -> _Timeline:
     alone = merged.take(groups)
-    is_otlp, starts = alone.on_otlp, alone.native.start
-    for other in (alone.native.end, alone.otlp.start, alone.otlp.end):
-        starts = starts.coalesce(other)
-    start = starts.filled(LATEST)
+    is_otlp, start = alone.on_otlp, alone.start.coalesce(alone.end).filled(LATEST)
     identities = _name_identities(given, alone)
     hashes = NullableInts.of(_column(given, alone, "raw_hash")).filled(0)
     of_message = alone.message * len(KINDS) + alone.kind
@@ -169,80 +166,47 @@ def _candidates(line: _Timeline) -> tuple[Ints, Ints]:
     last = span_count[block] - 1
     low = np.clip(np.minimum(place, beside) - _REACH, 0, None)
     high = np.minimum(np.maximum(place, beside) + _REACH, last)
-    sizes = np.maximum(high - low + 1, 0)
-    of_native = np.repeat(np.arange(len(natives)), sizes)
-    at = np.arange(len(of_native)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + low[of_native]
+    of_native, at = repeated(np.maximum(high - low + 1, 0))
+    at += low[of_native]
     in_reach = (np.abs(at - place[of_native]) <= _REACH) | (np.abs(at - beside[of_native]) <= _REACH)
     of_native, at = of_native[in_reach], at[in_reach]
     return natives[of_native], first_span[block[of_native]] + at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Features:
-    """What decides whether two one-sided events agree, per event of a timeline."""
-
-    kind: Ints
-    is_full: Mask
-    group: NullableInts
-    state: Ints
-    check: Ints
-    retry_times: NullableInts
-    topic: NullableInts
-
-    @classmethod
-    def of(cls, given: Input, alone: Merged) -> _Features:
-        def column(name: str) -> Column:
-            return _column(given, alone, name)
-
-        topics = encode(column("topic"))
-        bare_topics = pa.array([bare(word) for word in topics.words] + [None], pa.string())
-        return cls(
-            kind=alone.kind,
-            is_full=alone.is_full,
-            group=_number(column("group_name")),
-            state=encode(column("transaction_state")).values,
-            check=encode(column("from_transaction_check")).values,
-            retry_times=NullableInts.of(column("retry_times")),
-            topic=_number(bare_topics.take(as_rows(topics.values))),
-        )
-
-
-def _number(column: Column) -> NullableInts:
-    codes = encode(column)
-    return NullableInts(codes.values, codes.values < codes.room - 1)
 
 
 def _column(given: Input, merged: Merged, name: str) -> Column:
     return coalesce_rows(given.events[name], [*merged.native_rows(), merged.rows[:, OTLP]])
 
 
-def _key_level(event: _Features, natives: Ints, spans: Ints) -> Ints:
+def _key_level(given: Input, alone: Merged, natives: Ints, spans: Ints) -> Ints:
     """Return how strongly two one-sided events of one message and kind agree; 0 if they do not pair."""
-    kind = event.kind[natives]
-    of_native, of_span = event.group.take(natives), event.group.take(spans)
-    have_group = of_native.known & of_span.known
-    same_group = have_group & (of_native.values == of_span.values)
-    same_state = (event.state[natives] == event.state[spans]) & (event.check[natives] == event.check[spans])
+
+    def compare(column: Column) -> tuple[Mask, Mask]:
+        """Return where both events have a value, and where the two values, or their absence, are equal."""
+        codes = encode(column)
+        one, other = codes.values[natives], codes.values[spans]
+        return np.maximum(one, other) < codes.room - 1, one == other
+
+    kind = alone.kind[natives]
+    have_group, same_group = compare(_column(given, alone, "group_name"))
+    have_retries, same_retries = compare(_column(given, alone, "retry_times"))
+    have_topic, same_topic = compare(each(_column(given, alone, "topic"), bare, pa.string()))
+    same_state = compare(_column(given, alone, "transaction_state"))[1]
+    same_state &= compare(_column(given, alone, "from_transaction_check"))[1]
+    of_group = np.where(have_group & same_group, _STRONG, _WEAK)
     level = np.select(
         [kind == PUBLISH, kind == CONSUME, kind == END, kind == RECALL],
         [
-            np.where(same_group, _STRONG, _WEAK),
-            np.where(same_group, _STRONG, np.where(have_group, 0, _WEAK)),
+            of_group,
+            np.where(have_group & ~same_group, 0, of_group),
             np.where(same_state, _STRONG, _WEAK),
             np.full(len(kind), _STRONG),
         ],
         0,
     )
-    are_apart = event.is_full[natives] & event.is_full[spans]
-    are_apart |= _differ(event.retry_times, natives, spans)
-    are_apart |= (kind == PUBLISH) & _differ(event.topic, natives, spans)
+    are_apart = alone.is_full[natives] & alone.is_full[spans]
+    are_apart |= have_retries & ~same_retries
+    are_apart |= (kind == PUBLISH) & have_topic & ~same_topic
     return np.where(are_apart, 0, level)
-
-
-def _differ(numbers: NullableInts, natives: Ints, spans: Ints) -> Mask:
-    one, other = numbers.take(natives), numbers.take(spans)
-    differ: Mask = one.known & other.known & (one.values != other.values)
-    return differ
 
 
 def _best_first(line: _Timeline, natives: Ints, spans: Ints, level: Ints, tolerance_ms: int) -> Ints:
@@ -301,11 +265,10 @@ class Messages:
 def describe_messages(given: Input, keys: Merged) -> Messages:
     """Return the context of the messages of a bucket."""
     sends = keys.take(np.flatnonzero(keys.kind == PUBLISH))
-    starts, ends = sends.native.start.coalesce(sends.otlp.start), sends.native.end.coalesce(sends.otlp.end)
     mentioned = given.kinds == MENTIONED
     return Messages(
-        sent=least_per_group(sends.message, given.messages, starts),
-        sent_end=least_per_group(sends.message, given.messages, ends),
+        sent=least_per_group(sends.message, given.messages, sends.start),
+        sent_end=least_per_group(sends.message, given.messages, sends.end),
         sent_in_batch=mark(given.messages, sends.message[_is_of_batch(given, sends)]),
         topic=least_text_per_group(sends.message, given.messages, _column(given, sends, "topic")),
         native_damaged=mark(given.messages, given.message_of[mentioned & given.is_native]),

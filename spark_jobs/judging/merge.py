@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_jobs.columns import as_scalars, encode, find_groups, index_rows, join_codes, take_rows
 from spark_jobs.judging.columns import (
@@ -97,6 +98,16 @@ class Merged:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def start(self) -> NullableInts:
+        """When each event began, by its native record, else by its span."""
+        return self.native.start.coalesce(self.otlp.start)
+
+    @property
+    def end(self) -> NullableInts:
+        """When each event ended, by its native record, else by its span."""
+        return self.native.end.coalesce(self.otlp.end)
 
     @property
     def on_native(self) -> Mask:
@@ -219,21 +230,8 @@ def count_records(merged: Merged) -> dict[str, Ints]:
 
 
 def _merge_sides(given: Input, group_of: Ints, rows: Ints, records: Ints) -> dict[str, Any]:
-    times, runs = _merge_times(given.events, rows, records), NullableInts.of(given.events["first_seen_run"])
-    found = {}
-    for side, on_side in (("native", given.is_native), ("otlp", ~given.is_native)):
-        start, end = times[side]
-        first_seen = least_per_group(group_of, len(rows), runs.where(on_side))
-        left_as = given.events["left_as"].filter(pa.array(on_side))
-        left_as = least_text_per_group(group_of[on_side], len(rows), left_as)
-        found[side] = MergedSide(start=start, end=end, first_seen=first_seen, left_as=left_as)
-    return found
-
-
-def _merge_times(
-    events: Mapping[str, Column], rows: Ints, records: Ints
-) -> dict[str, tuple[NullableInts, NullableInts]]:
-    """Return start and end per side; a missing native half is computed from the other one and the cost."""
+    """Return both sides; the time of a missing native half is computed from that of the other one and the cost."""
+    events, runs = given.events, NullableInts.of(given.events["first_seen_run"])
     native, spans = [rows[:, part] for part in (BEFORE, AFTER, WHOLE)], index_rows(rows[:, OTLP])
 
     def of_native(name: str) -> NullableInts:
@@ -243,11 +241,19 @@ def _merge_times(
         return NullableInts.of(take_rows(events[name], spans))
 
     start, end = of_native("start_ms"), of_native("end_ms")
-    one = NullableInts.constant(len(rows), 1)
-    elapsed = of_native("cost_ms") * of_native("batch_size").coalesce(of_span("batch_size")).coalesce(one)
+    sizes = of_native("batch_size").coalesce(of_span("batch_size")).coalesce(NullableInts.constant(1))
+    elapsed = of_native("cost_ms") * sizes
+    computed_end = (start + elapsed).where(records[:, AFTER] > 0)
+
+    def merged(on_side: Mask, start: NullableInts, end: NullableInts) -> MergedSide:
+        first_seen = least_per_group(group_of, len(rows), runs.where(on_side))
+        left_as = events["left_as"].filter(pa.array(on_side))
+        left_as = least_text_per_group(group_of[on_side], len(rows), left_as)
+        return MergedSide(start=start, end=end, first_seen=first_seen, left_as=left_as)
+
     return {
-        "native": (start.coalesce(end - elapsed), end.coalesce((start + elapsed).where(records[:, AFTER] > 0))),
-        "otlp": (of_span("start_ms"), of_span("end_ms")),
+        "native": merged(given.is_native, start.coalesce(end - elapsed), end.coalesce(computed_end)),
+        "otlp": merged(~given.is_native, of_span("start_ms"), of_span("end_ms")),
     }
 
 
@@ -260,11 +266,8 @@ class Sides:
         self._first_native, self._span = index_rows(self._native_rows[0]), index_rows(merged.rows[:, OTLP])
         self._known: dict[tuple[str, str], Column] = {}
         for side, of_side in (("native", merged.native), ("otlp", merged.otlp)):
-            self._known[side, "start_ms"], self._known[side, "end_ms"] = (
-                of_side.start.to_arrow(),
-                of_side.end.to_arrow(),
-            )
-            self._known[side, "first_seen_run"] = of_side.first_seen.to_arrow(SIDE_FIELDS["first_seen_run"])
+            numbers = {"start_ms": of_side.start, "end_ms": of_side.end, "first_seen_run": of_side.first_seen}
+            self._known |= {(side, name): known.to_arrow(SIDE_FIELDS[name]) for name, known in numbers.items()}
             self._known[side, "left_as"] = of_side.left_as
 
     def __len__(self) -> int:
@@ -286,3 +289,8 @@ class Sides:
         if ("otlp", name) not in self._known:
             self._known["otlp", name] = take_rows(self._events[name], self._span).cast(SIDE_FIELDS[name])
         return self._known["otlp", name]
+
+    def either(self, name: str) -> Column:
+        """Return a field of the native side, of the span where that has none."""
+        native = self.native(name)
+        return pc.coalesce(native, self.otlp(name)) if native.null_count else native

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_jobs.columns import Column, Ints, Mask
-    from spark_jobs.judging.compare import Compared
     from spark_jobs.judging.match import Messages
     from spark_jobs.judging.merge import Input, Merged
     from spark_jobs.judging.plan import Plan
@@ -34,31 +33,41 @@ _DUPLICATES: Final = ("conflicting", "equivalent", "exact", None)
 def lay_out(given: Input, keys: Merged, messages: Messages, plan: Plan) -> pa.Table:
     """Return ``VERDICT`` of some keys; ``lifecycle`` is null."""
     sides = Sides(given.events, keys)
-    times = _Times(keys, sides)
     compared = compare_sides(sides, plan)
-    msg_ids, topics = take_rows(given.events["msg_id"], keys.any_row), _either(sides, "topic")
+    msg_ids, topics = take_rows(given.events["msg_id"], keys.any_row), sides.either("topic")
     if topics.null_count:  # native deliveries carry no topic: they have their send's
         topics = pc.coalesce(topics, take_rows(messages.topic, keys.message))
     counts = count_records(keys)
     rules = _find_rules(sides, topics, is_known(msg_ids), messages.sent_in_batch[keys.message], plan)
-    damaged = np.where(sides.on_native, messages.otlp_damaged[keys.message], messages.native_damaged[keys.message])
-    status, reason, detail = _decide(keys, sides, times, compared, counts, damaged, rules, plan)
+    start, end = keys.start, keys.end
+    event = start.coalesce(end)
+    first_seen = pc.min_element_wise(sides.native("first_seen_run"), sides.otlp("first_seen_run"))
+    flags = {
+        "is_outside": _is_outside(event, plan) & ~is_known(first_seen),  # an earlier run's window had what it left open
+        "differs": compared.differs,
+        "all_equal": compared.all_equal,
+        "is_damaged": np.where(
+            sides.on_native, messages.otlp_damaged[keys.message], messages.native_damaged[keys.message]
+        ),
+        **_describe_records(keys, counts, plan),
+    }
+    status, reason, detail = _decide(sides.kind, rules, flags, plan)
     is_consume = sides.kind == CONSUME
-    queue = (times.own_start - messages.sent_end.take(keys.message)).where(is_consume)
-    end_to_end = (times.own_end - messages.sent.take(keys.message)).where(is_consume)
+    queue = (start - messages.sent_end.take(keys.message)).where(is_consume)
+    end_to_end = (end - messages.sent.take(keys.message)).where(is_consume)
     columns = {
         "kind": pa.array(KINDS, pa.string()).take(as_rows(sides.kind)),
         "msg_id": msg_ids,
         "topic": topics,
-        "group": _either(sides, "group_name"),
-        "attempt_id": _either(sides, "attempt_id"),
-        "retry_times": _either(sides, "retry_times"),
+        "group": sides.either("group_name"),
+        "attempt_id": sides.either("attempt_id"),
+        "retry_times": sides.either("retry_times"),
         "status": status,
         "reason": reason,
         "reason_detail": detail,
         "key_level": pa.array(keys.level, mask=keys.level == 0),
-        "timing": pa.array(_TIMINGS).take(as_rows(times.timing(plan.late_after_ms))),
-        "event_ms": times.event.to_arrow(),
+        "timing": pa.array(_TIMINGS).take(as_rows(_find_timings(keys, sides, plan.late_after_ms))),
+        "event_ms": event.to_arrow(),
         **counts,
         "duplicates": _name_duplicates(keys, counts),
         "queue_ms": queue.to_arrow(),
@@ -66,7 +75,7 @@ def lay_out(given: Input, keys: Merged, messages: Messages, plan: Plan) -> pa.Ta
         "field_verdicts": compared.field_verdicts,
         **_lay_out_sides(sides, plan),
         "lifecycle": pa.nulls(len(sides), pa.string()),
-        "first_seen_run": times.first_seen.to_arrow(),
+        "first_seen_run": first_seen,
     }
     arrays = [_typed(columns[field.name], field.type) for field in VERDICT]
     return pa.table(arrays, schema=VERDICT)
@@ -76,37 +85,17 @@ def _typed(column: Any, kind: Any) -> Column:
     return (pa.array(column) if isinstance(column, np.ndarray) else column).cast(kind)
 
 
-def _either(sides: Sides, name: str) -> Column:
-    native = sides.native(name)
-    return pc.coalesce(native, sides.otlp(name)) if native.null_count else native
-
-
-class _Times:
-    """When the event of each key was: by either side, when its records arrived, which run first saw it."""
-
-    def __init__(self, keys: Merged, sides: Sides) -> None:
-        self.native_start, self.native_end = keys.native.start, keys.native.end
-        self.otlp_start, self.otlp_end = keys.otlp.start, keys.otlp.end
-        arrivals = sides.native("arrival_ms"), sides.otlp("arrival_ms")
-        self.native_arrival, self.otlp_arrival = map(NullableInts.of, arrivals)
-        seen = sides.native("first_seen_run"), sides.otlp("first_seen_run")
-        self.first_seen = NullableInts.of(pc.min_element_wise(*seen))
-        self.own_start = self.native_start.coalesce(self.otlp_start)
-        self.own_end = self.native_end.coalesce(self.otlp_end)
-        self.event = self.own_start.coalesce(self.own_end)
-        every = (self.native_start, self.native_end, self.otlp_start, self.otlp_end)
-        self.last = greatest(*(one.believable() for one in every))
-
-    def timing(self, late_after_ms: int) -> Ints:
-        """Return the place in ``_TIMINGS`` of each key: whether its records arrived soon after the event's end."""
-        native_late = (self.native_arrival - self.native_end.coalesce(self.native_start)).exceeds(late_after_ms)
-        otlp_late = (self.otlp_arrival - self.otlp_end.coalesce(self.otlp_start)).exceeds(late_after_ms)
-        from_future = (self.native_start - self.native_arrival).exceeds(late_after_ms) | (
-            self.otlp_start - self.otlp_arrival
-        ).exceeds(late_after_ms)
-        unknown = ~(self.native_arrival.known | self.otlp_arrival.known)
-        cases = [unknown, from_future, native_late & otlp_late, native_late, otlp_late]
-        return np.select(cases, list(range(len(cases))), len(cases))
+def _find_timings(keys: Merged, sides: Sides, late_after_ms: int) -> Ints:
+    """Return the place in ``_TIMINGS`` of each key: whether its records arrived soon after the event's end."""
+    has_arrival, from_future, late = [], [], []
+    for times, read in ((keys.native, sides.native), (keys.otlp, sides.otlp)):
+        arrival = NullableInts.of(read("arrival_ms"))
+        has_arrival.append(arrival.known)
+        from_future.append((times.start - arrival).exceeds(late_after_ms))
+        late.append((arrival - times.end.coalesce(times.start)).exceeds(late_after_ms))
+    unknown = ~np.logical_or(*has_arrival)
+    cases = [unknown, np.logical_or(*from_future), np.logical_and(*late), *late]
+    return np.select(cases, list(range(len(cases))), len(cases))
 
 
 def _find_rules(sides: Sides, topics: Column, has_id: Mask, in_batch: Mask, plan: Plan) -> Ints:
@@ -118,10 +107,10 @@ def _find_rules(sides: Sides, topics: Column, has_id: Mask, in_batch: Mask, plan
     columns = [
         pa.array(KINDS, pa.string()).take(as_rows(sides.kind[rows])),
         take_rows(topics, rows),
-        *(take_rows(_either(sides, name), rows) for name in ("group_name", "service", "success")),
-        pa.array(is_known(_either(sides, "offset_msg_id"))[rows]),
+        *(take_rows(sides.either(name), rows) for name in ("group_name", "service", "success")),
+        pa.array(is_known(sides.either("offset_msg_id"))[rows]),
         pa.array(has_id[rows]),
-        take_rows(_either(sides, "id_source"), rows),
+        take_rows(sides.either("id_source"), rows),
         pa.array(in_batch[rows]),
         pa.array(find_other(sides, plan)[rows]),
         pa.array(sides.on_native[rows]),
@@ -139,56 +128,45 @@ def _find_rule(plan: Plan, *values: Any) -> int:
     return next(holding, 0)
 
 
-def _decide(  # noqa: PLR0913, PLR0917 - all that decides about a key
-    keys: Merged,
-    sides: Sides,
-    times: _Times,
-    compared: Compared,
-    counts: Mapping[str, Ints],
-    damaged: Mask,
-    rules: Ints,
-    plan: Plan,
-) -> list[Column]:
-    """Return status, reason and detail: ``decide`` is called once per distinct evidence."""
-    age = NullableInts.constant(len(sides), plan.data_end_ms) - times.native_start
-    flags = {
-        "on_native": sides.on_native,
-        "on_otlp": sides.on_otlp,
-        "is_outside": _is_outside(times, plan),
-        "native_excess": counts["native_exact_duplicates"] + counts["native_other_duplicates"] > 0,
-        "otlp_excess": counts["otlp_exact_duplicates"] + counts["otlp_other_duplicates"] > 0,
-        "differs": compared.differs,
-        "all_equal": compared.all_equal,
+def _describe_records(keys: Merged, counts: Mapping[str, Ints], plan: Plan) -> dict[str, Mask]:
+    """Return those fields of ``Evidence`` that the records of each key show."""
+    age = NullableInts.constant(plan.data_end_ms) - keys.native.start
+    every = (keys.native.start, keys.native.end, keys.otlp.start, keys.otlp.end)
+    last = greatest(*(one.believable() for one in every))
+    excess = {
+        f"{side}_excess": counts[f"{side}_exact_duplicates"] + counts[f"{side}_other_duplicates"] > 0
+        for side in ("native", "otlp")
+    }
+    return excess | {
+        "on_native": keys.on_native,
+        "on_otlp": keys.on_otlp,
         "has_before": keys.records[:, BEFORE] > 0,
         "has_after": keys.records[:, AFTER] > 0,
         "is_young": age.known & (age.values <= plan.consume_timeout_ms),
-        "is_damaged": damaged,
-        "is_unsettled": _is_unsettled(times, plan),
+        "is_unsettled": np.ones(len(keys), bool) if plan.horizon_ms is None else last.exceeds(plan.horizon_ms),
     }
+
+
+def _is_outside(event: NullableInts, plan: Plan) -> Mask:
+    outside = np.zeros(len(event.values), bool)
+    if plan.begin_ms is not None:
+        outside |= event.known & (event.values < plan.begin_ms)
+    if plan.end_ms is not None:
+        outside |= event.exceeds(plan.end_ms)
+    return outside
+
+
+def _decide(kinds: Ints, rules: Ints, flags: Mapping[str, Mask], plan: Plan) -> list[Column]:
+    """Return status, reason and detail: ``decide`` is called once per distinct evidence."""
     names = [None, *(rule.rule for rule in plan.side_rules)]
     decisions, like = apply_to_distinct(
         lambda kind, rule, *known: decide(
             Evidence(kind=KINDS[kind], rule=names[rule], **dict(zip(flags, known, strict=True)))
         ),
-        *map(pa.array, (sides.kind, rules, *flags.values())),
+        *map(pa.array, (kinds, rules, *flags.values())),
     )
     columns = zip(*decisions, strict=True) if decisions else ((), (), ())
     return [pa.array(column, pa.string()).take(as_rows(like)) for column in columns]
-
-
-def _is_outside(times: _Times, plan: Plan) -> Mask:
-    outside = np.zeros(len(times.event.values), bool)
-    if plan.begin_ms is not None:
-        outside |= times.event.known & (times.event.values < plan.begin_ms)
-    if plan.end_ms is not None:
-        outside |= times.event.exceeds(plan.end_ms)
-    return outside & ~times.first_seen.known  # what an earlier run left open was in that run's window
-
-
-def _is_unsettled(times: _Times, plan: Plan) -> Mask:
-    if plan.horizon_ms is None:
-        return np.ones(len(times.last.values), bool)
-    return times.last.exceeds(plan.horizon_ms)
 
 
 def _name_duplicates(keys: Merged, counts: Mapping[str, Ints]) -> Column:
