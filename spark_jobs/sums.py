@@ -51,15 +51,11 @@ def _add_up(values: Sequence[Any]) -> Any:
 
 
 def _add_by_key(maps: Sequence[Mapping[Any, Any]]) -> Mapping[Any, Any]:
-    if isinstance(maps[0], Counter):
-        counts: Counter[Any] = Counter()
-        for each in maps:
-            counts.update(each)
-        return counts
     by_key: dict[Any, list[Any]] = {}
     for key, value in chain.from_iterable(each.items() for each in maps):
         by_key.setdefault(key, []).append(value)
-    return {key: _add_up(values) for key, values in by_key.items()}
+    found = {key: _add_up(values) for key, values in by_key.items()}
+    return Counter(found) if isinstance(maps[0], Counter) else found
 
 
 def least(values: Iterable[Any]) -> Any:

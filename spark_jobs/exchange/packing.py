@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from bridge.storage import open_parquet
 from spark_jobs.columns import as_rows, hash_texts, take_groups
 from spark_jobs.judging.columns import single_arrays
+from spark_jobs.judging.facts import is_trace_traffic
 from spark_jobs.judging.identity import KEY_COLUMNS, message_key
 from spark_jobs.schemas import EVENT, MENTION
 
@@ -141,8 +142,7 @@ def _read(piece: Piece) -> pa.Table:
         inside = pc.and_(inside, pc.is_null(table["bad"]))
     if piece.trace_topics:
         topics, sides = (table[name].cast(pa.string()) for name in ("topic", "side"))
-        traffic = pc.is_in(topics, pa.array(piece.trace_topics, pa.string()))
-        inside = pc.and_(inside, pc.invert(pc.and_(traffic, pc.equal(sides, pa.scalar("otlp")))))
+        inside = pc.and_(inside, pc.invert(is_trace_traffic(topics, sides, piece.trace_topics)))
     events = table.select(_COLUMNS)
     parts = [events if pc.all(inside).as_py() else events.filter(inside)]
     if has_bad:

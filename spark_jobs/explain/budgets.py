@@ -238,23 +238,20 @@ def _is_of_before(drop: CountedDrop, begin_ms: int | None) -> bool:
 
 
 _NOTES: Final = {
-    ("starts",): "{starts} records of a delivery's start were counted as lost; they cover no key, since its end "
-    "is there: see HALF_RECORD",
-    ("surplus", "traffic"): "{surplus} spans were counted as lost that nothing misses; {traffic} spans of the trace "
-    "topic's own sends were seen, and those that were lost are counted too",
-    (
-        "own",
-    ): "{own} counters of mqtrace's own processor were left out: they do not name the side that lost; give the files "
-    "of MQTRACE_LEDGER_DIR",
-    ("before",): "{before} losses were counted when their counters were first read, in processes that began before the "
+    "starts": "{starts} records of a delivery's start were counted as lost; they cover no key, since its end is there: "
+    "see HALF_RECORD",
+    "surplus traffic": "{surplus} spans were counted as lost that nothing misses; {traffic} spans of the trace topic's "
+    "own sends were seen, and those that were lost are counted too",
+    "own": "{own} counters of mqtrace's own processor were left out: they do not name the side that lost; give the "
+    "files of MQTRACE_LEDGER_DIR",
+    "before": "{before} losses were counted when their counters were first read, in processes that began before the "
     "data; they pay for nothing, how the counters grew from there does",
-    (
-        "again",
-    ): "{again} refusals were left out: the same Collector counted as many failures further down its pipeline, "
+    "again": "{again} refusals were left out: the same Collector counted as many failures further down its pipeline, "
     "which return as refusals",
-    ("unusable",): "{unusable} readings of loss counters were left out: they are not counts, such as NaN or -5",
-    ("nameless",): "{nameless} lost spans were counted under no service; they pay for keys of any",
+    "unusable": "{unusable} readings of loss counters were left out: they are not counts, such as NaN or -5",
+    "nameless": "{nameless} lost spans were counted under no service; they pay for keys of any",
 }
+"""Each is shown where none of the numbers before it is 0."""
 _MOST_LINES: Final = 200
 _MOST_BUCKETS: Final = 2_000
 
@@ -309,7 +306,7 @@ def summarise_ledger(
         attributed=attributed,
         surplus=surplus,
         lines=lines[:_MOST_LINES],
-        notes=tuple(note.format_map(numbers) for names, note in _NOTES.items() if all(numbers[name] for name in names)),
+        notes=tuple(note.format_map(numbers) for names, note in _NOTES.items() if all(map(numbers.get, names.split()))),
         over_time=_count_over_time(read.drops),
     )
 

@@ -102,7 +102,7 @@ def _count_members(ways: pa.Table) -> Counter[_Member]:
 
 # -- the graph of the sums --------------------------------------------------------------------------------------------
 _OTHERS: Final = "others"
-_ENDS: Final = {PUBLISH: ("producer", "topic"), CONSUME: ("topic", "consumer_group")}
+_PARTIES: Final = {PUBLISH: "producer", CONSUME: "consumer_group"}
 _PLAIN: Final = ("messages", "failures", "outcome_unknown", "again", "via_retry", "via_dlq", "native", "otlp")
 _RANKS: Final = (0.5, 0.95, 0.99)
 
@@ -157,9 +157,9 @@ def _rows(part: GraphPart, kind: str, at_most: int) -> list[_Row]:
 
 
 def _ends(kind: str, party: str | None, topic: str | None) -> tuple[tuple[str, str | None], tuple[str, str | None]]:
-    parts = {"topic": topic, "producer": party, "consumer_group": party}
-    source, target = _ENDS[kind]
-    return (source, parts[source]), (target, parts[target])
+    """Return the source and the target of an edge, each with its kind."""
+    of_party, of_topic = (_PARTIES[kind], party), ("topic", topic)
+    return (of_party, of_topic) if kind == PUBLISH else (of_topic, of_party)
 
 
 def _id(end: tuple[str, str | None], rest: int) -> str:
@@ -200,23 +200,17 @@ def _spread(found: Histogram | None) -> Spread:
 
 def _nodes(rows: Iterable[_Row], members: Iterable[_Member]) -> tuple[Node, ...]:
     """Return every end of an edge once, in the order messages pass them and the edges are listed."""
-    known: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    known: defaultdict[str, defaultdict[str, set[str | None]]] = defaultdict(lambda: defaultdict(set))
     for kind, party, topic, service, group, namespace in members:
-        of_topic, of_party = (
-            known[node_id(*end)] for end in sorted(_ends(kind, party, topic), key=lambda end: end[0] != "topic")
-        )
-        for words, name, value in (
-            (of_topic, "namespaces", namespace),
-            (of_party, "services", service),
-            (of_party, "groups", group),
-        ):
-            if value:
-                words[name].add(value)
+        of_party = known[node_id(_PARTIES[kind], party)]
+        of_party["services"].add(service)
+        of_party["groups"].add(group)
+        known[node_id("topic", topic)]["namespaces"].add(namespace)
     found: dict[str, Node] = {}
     for row in rows:
         for end in _ends(*row[:3]):
             one = _id(end, row.rest)
-            facts = {} if row.rest else {name: tuple(sorted(values)) for name, values in known[one].items()}
+            facts = {} if row.rest else {name: tuple(sorted(filter(None, words))) for name, words in known[one].items()}
             shown = _OTHERS if row.rest else end[1]
             found.setdefault(one, Node(id=one, kind=end[0], name=shown, stands_for=row.rest, **facts))
     order = {kind: at for at, kind in enumerate(("producer", "topic", "consumer_group"))}

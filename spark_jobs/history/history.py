@@ -65,12 +65,14 @@ class History:
 
     def carried_files(self) -> list[str]:
         """Return the files of ``EVENT`` that the last run left open."""
-        path = self._state(self.last_run, _EVENTS)
-        return [] if path is None else list_files(str(path))
+        return self._files(_EVENTS)
 
     def closed_files(self) -> list[str]:
         """Return the files of ``CLOSED`` of earlier runs."""
-        path = self._state(self.last_run, _CLOSED)
+        return self._files(_CLOSED)
+
+    def _files(self, name: str) -> list[str]:
+        path = self._state(self.last_run, name)
         return [] if path is None else list_files(str(path))
 
     def used_drops(self) -> tuple[CountedDrop, ...]:

@@ -68,7 +68,7 @@ class OpenKey(NamedTuple):
     is_young: bool
 
 
-class Outcome(NamedTuple):
+class AssignedLifecycle(NamedTuple):
     """The reason as it stays, the lifecycle, and whether the key is left open or covered."""
 
     reason: str | None
@@ -94,13 +94,13 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
     on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
     flags = [on_both, first_seen.known, closed_run.known, age.exceeds(runs.forget_after_ms), is_young]
     texts = [*(columns[name] for name in ("status", "reason", "reason_detail")), left_as]
-    outcomes, outcome_of = apply_to_distinct(
+    decided, like = apply_to_distinct(
         lambda *key: decide_lifecycle(OpenKey(*key)), *texts, *(pa.array(flag) for flag in flags)
     )
-    is_left = np.array([outcome.is_left for outcome in outcomes])[outcome_of]
+    is_left = np.array([one.is_left for one in decided])[like]
     first = first_seen.coalesce(closed_run.coalesce(NullableInts.constant(runs.run)).where(is_left))
     found = {
-        name: pa.array([getattr(outcome, name) for outcome in outcomes], pa.string()).take(as_rows(outcome_of))
+        name: pa.array([getattr(one, name) for one in decided], pa.string()).take(as_rows(like))
         for name in ("reason", "reason_detail", "lifecycle")
     }
     for name, column in {**found, "first_seen_run": first.to_arrow(pa.int32())}.items():
@@ -108,12 +108,12 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
     return verdicts
 
 
-def decide_lifecycle(key: OpenKey) -> Outcome:
-    """Return the outcome of one key."""
+def decide_lifecycle(key: OpenKey) -> AssignedLifecycle:
+    """Return the lifecycle of one key."""
     reason, detail = (Reason.UNEXPLAINED.value, None) if _is_taken_back(key) else (key.reason, key.reason_detail)
     is_open, is_covered = _is_open(key, reason), reason == COVERED
     lifecycle = _name_lifecycle(key, is_open=is_open, is_covered=is_covered)
-    return Outcome(reason, detail, lifecycle, is_open or (is_covered and not key.is_old))
+    return AssignedLifecycle(reason, detail, lifecycle, is_open or (is_covered and not key.is_old))
 
 
 def _is_taken_back(key: OpenKey) -> bool:
@@ -194,27 +194,19 @@ _DONE: Final = (Lifecycle.RESOLVED.value, Lifecycle.EXPLAINED.value)
 _SIDES: Final = ("native", "otlp")
 
 
-def number_within(verdict_of: Ints, part: Mask, *, offset: int = 0) -> Ints:
-    """Return the row of each event's verdict within a file that has ``offset`` rows before; -1 for all others.
-
-    ``verdict_of`` is the row of each event's verdict, -1 for none; ``part`` are the verdicts written, in order.
-    """
-    numbers = np.append(np.where(part, np.cumsum(part) - 1 + offset, -1), -1)
-    return numbers[verdict_of]
-
-
-def keep_open_events(events: pa.Table, verdict_of: Ints, verdicts: pa.Table, *, offset: int = 0) -> pa.Table:
+def keep_open_events(
+    events: pa.Table, verdict_of: Ints, verdicts: pa.Table, part: Mask, *, offset: int = 0
+) -> pa.Table:
     """Return ``CANDIDATE``: the events of all keys that may be left open once their reasons are final.
 
-    ``verdict_of`` is the row of each event's verdict in the file, -1 where it has none in it; ``offset`` are the rows
-    before ``verdicts``.
+    ``verdict_of`` is the row of each event's verdict, -1 for none. ``part`` are those of ``verdicts`` that are written,
+    in order, to a file that has ``offset`` rows before them.
     """
     columns = flatten_sides(verdicts.select(["status", "reason"]))
-    is_open = equals(columns["status"], Status.PENDING.value)
-    is_open |= is_any_of(columns["reason"], LEAVING_OPEN)
-    rows = np.flatnonzero(np.append(is_open, False)[np.where(verdict_of < 0, -1, verdict_of - offset)])
+    is_open = equals(columns["status"], Status.PENDING.value) | is_any_of(columns["reason"], LEAVING_OPEN)
+    rows = np.flatnonzero(np.append(is_open & part, False)[verdict_of])
     kept = events.take(rows)
-    found: dict[str, Any] = {"verdict_row": verdict_of[rows]}
+    found: dict[str, Any] = {"verdict_row": (np.cumsum(part) - 1 + offset)[verdict_of[rows]]}
     for one in EVENT:
         found[one.name] = kept[one.name] if one.name in kept.column_names else pa.nulls(len(rows), one.type)
     return pa.table(found, schema=CANDIDATE)

@@ -24,7 +24,6 @@ from spark_jobs.history.lifecycle import (
     assign_lifecycle,
     find_closed,
     keep_open_events,
-    number_within,
     read_closed,
     select_left_open,
 )
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from spark_jobs.history.lifecycle import Runs
     from spark_jobs.judging.counts import CountPlan
     from spark_jobs.judging.evidence import Differing, Hosts
-    from spark_jobs.judging.kernel import Judged as JudgedSlice
+    from spark_jobs.judging.kernel import JudgedSlice
     from spark_jobs.judging.plan import Plan
 
 CANDIDATES: Final = "candidates-"
@@ -221,9 +220,8 @@ class _Files:
         self._write_settled(settled)
         self._write_residue(residue)
         if self._keeps_open:
-            rows = number_within(judged.verdict_of, ~without_reason)
-            self._write_left(select_left_open(keep_open_events(judged.events, rows, settled), settled))
-            rows = number_within(judged.verdict_of, without_reason, offset=self._residue_rows)
-            self._write_candidates(keep_open_events(judged.events, rows, residue, offset=self._residue_rows))
+            keep = partial(keep_open_events, judged.events, judged.verdict_of, verdicts)
+            self._write_left(select_left_open(keep(~without_reason), settled))
+            self._write_candidates(keep(without_reason, offset=self._residue_rows))
             self._residue_rows += int(np.count_nonzero(without_reason))
         return settled

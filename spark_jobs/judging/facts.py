@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import pc
+from spark_jobs.columns import equal, pc, where
 from spark_jobs.judging.columns import LATEST, NullableInts
 from spark_jobs.judging.columns import greatest as greatest_of
 from spark_jobs.sums import by, greatest, least
@@ -90,7 +90,8 @@ def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = (
         return Survey({}, malformed)
     keys = {name: columns[name].cast(pa.string()) for name in (*_BY, "topic", "group_name")}
     if trace_topics:
-        keys["scope"] = _rescoped(keys, trace_topics)
+        is_traffic = is_trace_traffic(keys["topic"], keys["side"], trace_topics)
+        keys["scope"] = pc.if_else(is_traffic, Reason.TRACE_TRAFFIC.value, keys["scope"])
     start, end, arrival = (NullableInts.of(columns[name]).believable() for name in ("start_ms", "end_ms", "arrival_ms"))
     over = greatest_of(start, end)
     last = NullableInts(np.minimum(over.values, arrival.filled(LATEST)), over.known)
@@ -134,16 +135,13 @@ def read_facts(found: Survey, grace_ms: int, *, is_complete: bool = False) -> Fa
     )
 
 
-def _rescoped(keys: Mapping[str, Column], trace_topics: Sequence[str]) -> Column:
-    is_traffic = pc.and_(
-        pc.is_in(keys["topic"], pa.array(trace_topics, pa.string())),
-        pc.fill_null(pc.equal(keys["side"], "otlp"), fill_value=False),
-    )
-    return pc.if_else(is_traffic, Reason.TRACE_TRAFFIC.value, keys["scope"])
+def is_trace_traffic(topics: Column, sides: Column, trace_topics: Sequence[str]) -> Column:
+    """Return for each event whether it is a span of one of ``trace_topics``; topics and sides are texts."""
+    is_span = pc.fill_null(pc.equal(sides, "otlp"), fill_value=False)
+    return pc.and_(is_span, pc.is_in(topics, pa.array(trace_topics, pa.string())))
 
 
 def _names(keys: Mapping[str, Column]) -> Column:
     """Return the topic of a publish, the group of a delivery, null of any other event."""
-    nothing = pa.scalar(None, pa.string())
-    group = pc.if_else(pc.equal(keys["kind"], Kind.CONSUME.value), keys["group_name"], nothing)
-    return pc.if_else(pc.fill_null(pc.equal(keys["kind"], Kind.PUBLISH.value), fill_value=False), keys["topic"], group)
+    is_publish, is_consume = (equal(keys["kind"], kind.value) for kind in (Kind.PUBLISH, Kind.CONSUME))
+    return pc.coalesce(where(is_publish, keys["topic"]), where(is_consume, keys["group_name"]))

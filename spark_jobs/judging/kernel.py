@@ -14,7 +14,6 @@ from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, mes
 from spark_jobs.judging.match import describe_messages, join_pairs, match_partial_keys
 from spark_jobs.judging.merge import Input, merge_records
 from spark_jobs.judging.verdict_rows import lay_out
-from spark_jobs.schemas import VERDICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ KEYS_PER_SLICE: Final = 25_000
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedSlice:
     """The verdicts on some events of a bucket.
 
     Attributes:
@@ -51,7 +50,7 @@ def judge_slices(
     *,
     columns: Mapping[str, Column] | None = None,
     keys_per_slice: int = KEYS_PER_SLICE,
-) -> Iterator[Judged]:
+) -> Iterator[JudgedSlice]:
     """Yield the verdicts on a bucket some keys at a time, so that memory does not grow with its largest message.
 
     Args:
@@ -72,7 +71,7 @@ def judge_slices(
         verdict_of = np.where((key_of_row >= begin) & (key_of_row < end), key_of_row - begin, -1)
         some = keys.take(np.arange(begin, end))
         # No name for the verdicts: it would keep them while the next ones are laid out.
-        yield Judged(lay_out(given, some, messages, plan) if len(some) else VERDICT.empty_table(), events, verdict_of)
+        yield JudgedSlice(lay_out(given, some, messages, plan), events, verdict_of)
 
 
 def _find_keys(given: Input, plan: Plan) -> tuple[Merged, Ints]:

@@ -10,7 +10,7 @@ _ONE_SIDED: Final = frozenset({Status.NATIVE_ONLY, Status.OTLP_ONLY})
 _SETTLED_AT_ONCE: Final = frozenset({Reason.BY_DESIGN, Reason.IN_FLIGHT})
 
 
-class Evidence(NamedTuple):
+class KeyEvidence(NamedTuple):
     """What decides about one key.
 
     ``is_outside``: of the window, and not carried over from an earlier run. ``native_excess``: that side has copies.
@@ -43,7 +43,7 @@ class Decision(NamedTuple):
     reason_detail: str | None
 
 
-def decide(key: Evidence) -> Decision:
+def decide(key: KeyEvidence) -> Decision:
     """Return status, reason and its detail; the order of the conditions is the definition."""
     sided = _decide_sided(key)
     reason = _find_reason(key, sided)
@@ -52,7 +52,7 @@ def decide(key: Evidence) -> Decision:
     return Decision(sided.value, None if reason is None else reason.value, _find_detail(key, sided, reason))
 
 
-def _decide_sided(key: Evidence) -> Status:  # noqa: PLR0911 - a table of statuses, one a line
+def _decide_sided(key: KeyEvidence) -> Status:  # noqa: PLR0911 - a table of statuses, one a line
     """Return the status as far as the key itself decides it."""
     if key.is_outside:
         return Status.OUT_OF_SCOPE
@@ -71,11 +71,11 @@ def _decide_sided(key: Evidence) -> Status:  # noqa: PLR0911 - a table of status
     return Status.MATCHED_EXACT if key.all_equal else Status.MATCHED_NORMALISED
 
 
-def _is_half(key: Evidence) -> bool:
+def _is_half(key: KeyEvidence) -> bool:
     return key.kind == Kind.CONSUME.value and key.on_native and key.has_before != key.has_after
 
 
-def _find_reason(key: Evidence, sided: Status) -> Reason | None:
+def _find_reason(key: KeyEvidence, sided: Status) -> Reason | None:
     """Return why a key is one-sided or half recorded; the first hit wins."""
     if sided not in _ONE_SIDED:
         return Reason.HALF_RECORD if _is_half(key) and sided is not Status.OUT_OF_SCOPE else None
@@ -86,7 +86,7 @@ def _find_reason(key: Evidence, sided: Status) -> Reason | None:
     return Reason.COUNTERPART_MALFORMED if key.is_damaged else Reason.UNEXPLAINED
 
 
-def _find_detail(key: Evidence, sided: Status, reason: Reason | None) -> str | None:
+def _find_detail(key: KeyEvidence, sided: Status, reason: Reason | None) -> str | None:
     if reason is Reason.BY_DESIGN:
         return key.rule
     if sided is Status.OUT_OF_SCOPE:

@@ -15,7 +15,7 @@ from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.judging.merge import AFTER, BEFORE, Sides, count_records
 from spark_jobs.judging.plan import Alone
-from spark_jobs.judging.status import Evidence, decide
+from spark_jobs.judging.status import KeyEvidence, decide
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _find_rule(plan: Plan, *values: Any) -> int:
 
 
 def _describe_records(keys: Merged, counts: Mapping[str, Ints], plan: Plan) -> dict[str, Mask]:
-    """Return those fields of ``Evidence`` that the records of each key show."""
+    """Return those fields of ``KeyEvidence`` that the records of each key show."""
     age = NullableInts.constant(plan.data_end_ms) - keys.native.start
     every = (keys.native.start, keys.native.end, keys.otlp.start, keys.otlp.end)
     last = greatest(*(one.believable() for one in every))
@@ -161,7 +161,7 @@ def _decide(kinds: Ints, rules: Ints, flags: Mapping[str, Mask], plan: Plan) -> 
     names = [None, *(rule.rule for rule in plan.side_rules)]
     decisions, like = apply_to_distinct(
         lambda kind, rule, *known: decide(
-            Evidence(kind=KINDS[kind], rule=names[rule], **dict(zip(flags, known, strict=True)))
+            KeyEvidence(kind=KINDS[kind], rule=names[rule], **dict(zip(flags, known, strict=True)))
         ),
         *map(pa.array, (kinds, rules, *flags.values())),
     )

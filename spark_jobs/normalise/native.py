@@ -45,7 +45,7 @@ from spark_jobs.columns import (
     take_rows,
     where,
 )
-from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
+from spark_jobs.normalise.native_text import ENUM_TEXTS, TERMINATOR, field_type, read_text
 from spark_jobs.normalise.values import folded_id, hashed, key_sets, present
 from spark_jobs.schemas import BAD, BODY, READ_EVENT, bad_piece
 from spark_jobs.taxonomy import Kind
@@ -89,7 +89,7 @@ _SCHEMA: Final = pa.schema(
         "surplus": pa.int64(),
     }
 )
-_ENUM_TEXTS: Final = {name: texts for name in KEPT_FIELDS if (texts := enum_texts(FIELDS[name])) is not None}
+_ENUM_TEXTS: Final = {name: ENUM_TEXTS[FIELDS[name]] for name in KEPT_FIELDS if FIELDS[name] in ENUM_TEXTS}
 _Columns: TypeAlias = "dict[str, Column]"
 
 
@@ -199,8 +199,8 @@ class _Reader:
         for index, (fields, quirk, values, call_size) in enumerate(_records(text, self.msg_type_map)):
             # a SubAfter that CLOUD changed had one more separator at its end
             written = FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "")
-            where = {"record_index": index, "call_size": call_size, "surplus": 0 if index else surplus}
-            yield {**place, **where, **_named(fields, values), "hash": written.encode()}
+            numbers = {"record_index": index, "call_size": call_size, "surplus": 0 if index else surplus}
+            yield {**place, **numbers, **_named(fields, values), "hash": written.encode()}
 
     def _text(self, body: bytes | None) -> str:
         """Return the text of a body as Arrow takes it: some charsets, such as UTF-7, can encode half a character."""

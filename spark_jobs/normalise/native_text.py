@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -46,11 +47,12 @@ _ALL_FORMS: Final = tuple(dict.fromkeys(form for forms in FORMS.values() for for
 _LONGEST: Final = max(form.count for form in _ALL_FORMS)
 _NONE: Final = -1
 _NUMBERS: Final = {FieldKind.LONG: pa.int64(), FieldKind.INT: pa.int32()}
-_ENUM_TEXTS: Final[dict[FieldKind, dict[Any, str]]] = {
+ENUM_TEXTS: Final[dict[FieldKind, dict[Any, str]]] = {
     FieldKind.MESSAGE_TYPE: {kind: kind.value for kind in MessageType},
     FieldKind.CONTEXT_CODE: {code: code.name for code in ContextCode},
     FieldKind.TRANSACTION_STATE: {state: state.value for state in TransactionState},
 }
+"""How a column writes the members of an enumeration."""
 _SURE_DIGITS: Final = {FieldKind.LONG: 18, FieldKind.INT: 9}
 """A number of so many digits fits its type whatever they are."""
 
@@ -73,11 +75,6 @@ class TextRecords:
 def field_type(kind: FieldKind) -> Any:
     """Return the Arrow type of a column of fields of this kind; an enumeration is text."""
     return pa.bool_() if kind is FieldKind.BOOL else _NUMBERS.get(kind, pa.string())
-
-
-def enum_texts(kind: FieldKind) -> dict[Any, str] | None:
-    """Return how a column writes the members of an enumeration; ``None`` for other kinds."""
-    return _ENUM_TEXTS.get(kind)
 
 
 def read_text(data: bytes, bounds: NDArray[np.int64], *, msg_type_map: str) -> TextRecords:
@@ -164,18 +161,13 @@ def _form_of(trace_type: TraceType, count: int, *, is_open: bool) -> Form | None
     return form if form is not None and form.count == count else None
 
 
-def _form_code(trace_type: TraceType, count: int, *, is_open: bool) -> int:
-    form = _form_of(trace_type, count, is_open=is_open)
-    return _NONE if form is None else _ALL_FORMS.index(form)
-
-
 def _all_form_codes() -> NDArray[np.int64]:
     """Return codes of forms by: last field empty or not; type; number of fields. Unknown and too long is last."""
     codes = np.full((2, len(_TYPES) + 1, _LONGEST + 2), _NONE)
-    for is_open in (False, True):
-        for at, trace_type in enumerate(_TYPES):
-            for count in range(1, _LONGEST + 1):
-                codes[int(is_open), at, count] = _form_code(trace_type, count, is_open=is_open)
+    for is_open, at, count in product((False, True), range(len(_TYPES)), range(1, _LONGEST + 1)):
+        form = _form_of(_TYPES[at], count, is_open=is_open)
+        if form is not None:
+            codes[int(is_open), at, count] = _ALL_FORMS.index(form)
     return codes
 
 
@@ -219,7 +211,7 @@ def _is_decimal(texts: Column, most: int) -> bool:
 @cache
 def _word_columns(kind: FieldKind, msg_type_map: str) -> tuple[Column, Column]:
     known = known_texts(kind, msg_type_map)
-    of_enum = _ENUM_TEXTS.get(kind)
+    of_enum = ENUM_TEXTS.get(kind)
     meanings = known.values() if of_enum is None else map(of_enum.__getitem__, known.values())
     return pa.array(list(known), pa.string()), pa.array(meanings, field_type(kind))
 

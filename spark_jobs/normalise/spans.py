@@ -244,7 +244,7 @@ class Messages:
         self._spans, links = spans, spans["links"]
         bounds, (self._links,) = opened(links, links.values)
         self._first_link, self._link_count = bounds[:-1], np.diff(bounds)
-        self._of_spans, self._of_links = Attributes(spans["attributes"]), self._attributes_of_links()
+        self._of_spans, self._of_links = Attributes(spans["attributes"]), Attributes(self._links.field("attributes"))
         self._given = self._of_spans.text("msg_id")
         commas: Column = pc.count_substring(self._given, _JOINED)
         ids, named = 1 + commas.fill_null(0).to_numpy().astype(np.int64), self._named()
@@ -253,12 +253,8 @@ class Messages:
         self.linked = self._link_count[self._span] > 0
         self.unnamed = self.linked & ~named[self._span]
 
-    def _attributes_of_links(self) -> Attributes | None:
-        return Attributes(self._links.field("attributes")) if len(self._links) else None
-
     def _named(self) -> NDArray[np.bool_]:
-        if self._of_links is None:
-            return np.zeros(len(self._link_count), bool)
+        """Return which spans have a link that names a message."""
         naming = [is_known(self._of_links.text(field)) for field in NAMING_FIELDS]
         before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(naming))])
         return np.asarray(before[self._first_link + self._link_count] > before[self._first_link])
@@ -313,7 +309,7 @@ class Messages:
         return self._over(look, self._spread(look(self._of_spans)))
 
     def _over(self, look: Callable[[Attributes], Column], otherwise: Column) -> Column:
-        if self._of_links is None or not self._is_link.any():
+        if not self._is_link.any():
             return otherwise
         return coalesced(take_rows(look(self._of_links), self._link), otherwise)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_jobs.judging.facts import Facts, read_facts, survey
-from spark_jobs.judging.kernel import Judged, judge_slices
+from spark_jobs.judging.kernel import JudgedSlice, judge_slices
 from spark_jobs.judging.plan import Plan
 from spark_jobs.policy.policy import Policy, make_plan, read_policy
 from spark_jobs.schemas import EVENT, MENTION
@@ -25,7 +25,7 @@ def verdicts_on(
     return judge(table_of(events, malformed), plan_of(events, policy or read_policy(None))).verdicts
 
 
-def judge(events: pa.Table, plan: Plan) -> Judged:
+def judge(events: pa.Table, plan: Plan) -> JudgedSlice:
     """Return the kernel's verdicts on all rows of a bucket at once."""
     return next(judge_slices(events, plan, keys_per_slice=len(events) + 1))
 

@@ -10,18 +10,10 @@ from spark_jobs.history.lifecycle import (
     find_closed,
     keep_open_events,
     merge_closed,
-    number_within,
     select_left_open,
 )
 from spark_jobs.schemas import EVENT, VERDICT
 from tests.support.events import START_MS, consumed, publish
-
-
-def test_rows_of_a_part_are_numbered_as_they_are_written():
-    verdict_of = np.array([0, 1, 2, 2, 3, -1])
-    part = np.array([False, True, False, True])
-    assert number_within(verdict_of, part).tolist() == [-1, 0, -1, -1, 1, -1]
-    assert number_within(verdict_of, part, offset=10).tolist() == [-1, 10, -1, -1, 11, -1]
 
 
 def verdicts(*rows):
@@ -45,13 +37,20 @@ def events(*msg_ids):
 
 
 @pytest.mark.parametrize("offset", [0, 10])
-def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row(offset):
+@pytest.mark.parametrize(
+    ("part", "kept"),
+    [
+        ([True] * 6, [("B", 1), ("C", 2), ("E", 4), ("F", 5), ("G", 1)]),
+        ([False, True, False, True, True, True], [("B", 0), ("E", 2), ("F", 3), ("G", 0)]),
+    ],
+    ids=["all verdicts", "some verdicts"],
+)
+def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row(part, kept, offset):
     """A slice counts from the start of its file."""
-    rows = np.array([0, 1, 2, 3, 4, 5, 1, -1 - offset]) + offset
-    kept_events = keep_open_events(events(*"ABCDEFGH"), rows, verdicts(*KEYS), offset=offset)
-    assert kept_events.schema == CANDIDATE
-    kept = [(row["msg_id"], row["verdict_row"] - offset) for row in kept_events.to_pylist()]
-    assert kept == [("B", 1), ("C", 2), ("E", 4), ("F", 5), ("G", 1)]
+    verdict_of = np.array([0, 1, 2, 3, 4, 5, 1, -1])
+    found = keep_open_events(events(*"ABCDEFGH"), verdict_of, verdicts(*KEYS), np.array(part), offset=offset)
+    assert found.schema == CANDIDATE
+    assert [(row["msg_id"], row["verdict_row"] - offset) for row in found.to_pylist()] == kept
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row(offset):
     ],
 )
 def test_event_is_left_open_by_the_verdict_of_its_key(verdict, left_as):
-    candidates = keep_open_events(events("A"), np.array([1]), verdicts(RESIDUE, RESIDUE))
+    candidates = keep_open_events(events("A"), np.array([1]), verdicts(RESIDUE, RESIDUE), np.array([True, True]))
     selected = select_left_open(candidates, verdicts(SETTLED, verdict))
     assert selected.schema == EVENT
     assert [(row["first_seen_run"], row["left_as"]) for row in selected.to_pylist()] == (
