@@ -180,10 +180,15 @@ def mark(size: int, rows: Any) -> Mask:
     return found
 
 
+def begins_run(values: Ints | Mask) -> Mask:
+    """Return which rows begin a run of equal values."""
+    begins: Mask = np.r_[True, values[1:] != values[:-1]][: len(values)]
+    return begins
+
+
 def runs_of(values: Ints | Mask) -> Iterator[tuple[int, int]]:
     """Yield where each run of equal values begins and ends."""
-    begins = np.flatnonzero(np.r_[True, values[1:] != values[:-1]][: len(values)])
-    return pairwise([*begins.tolist(), len(values)])
+    return pairwise([*np.flatnonzero(begins_run(values)).tolist(), len(values)])
 
 
 def repeated(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -286,16 +291,6 @@ def offsets_from(counts: NDArray[np.int64]) -> Column:
     return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
 
 
-def lists_of(offsets: Column, items: Column) -> Column:
-    """Return lists of ``items``; see :func:`offsets_of`."""
-    return pa.ListArray.from_arrays(offsets, items)
-
-
-def maps_of(offsets: Column, keys: Column, values: Column) -> Column:
-    """Return maps of ``keys`` to ``values``; see :func:`offsets_of`."""
-    return pa.MapArray.from_arrays(offsets, keys, values)
-
-
 def null_where_empty(texts: Column) -> Column:
     """Return texts, null in place of empty ones."""
     return _null_where(texts, pc.equal(pc.binary_length(texts), 0))
@@ -313,7 +308,7 @@ def _null_where(texts: Column, empty: Column) -> Column:
 def json_arrays(offsets: Column, texts: Column) -> Column:
     """Return lists of texts, which may be null, as JSON; see :func:`offsets_of`."""
     quoted = _enclosed('"', texts, '"') if is_made_of(texts, JSON_PLAIN) else each(texts, json_text, pa.string())
-    return _enclosed("[", pc.binary_join(lists_of(offsets, pc.fill_null(quoted, "null")), ","), "]")
+    return _enclosed("[", pc.binary_join(pa.ListArray.from_arrays(offsets, pc.fill_null(quoted, "null")), ","), "]")
 
 
 def _enclosed(before: str, texts: Column, behind: str) -> Column:

@@ -113,7 +113,9 @@ def _group_alike(drops: Sequence[CountedDrop]) -> list[list[int]]:
     """Return the places of drops in groups that cover the same keys: the budget counts each group as one."""
     found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, drop in enumerate(drops):
-        found[drop.side, drop.service, _bare(drop.group), drop.process, cells_of(drop), drop.of_start].append(place)
+        found[
+            drop.side, drop.service, drop.group and bare(drop.group), drop.process, cells_of(drop), drop.of_start
+        ].append(place)
     return list(found.values())
 
 
@@ -137,10 +139,6 @@ def find_stretches(drops: Iterable[CountedDrop]) -> list[range]:
     return near
 
 
-def _bare(group: str | None) -> str | None:
-    return None if group is None else bare(group)
-
-
 _Rank: TypeAlias = tuple[int, int]
 """How far a drop is from a loss: in time, then in what is unknown of it."""
 
@@ -149,7 +147,7 @@ class _DropIndex:
     """The drops, found by side and cell."""
 
     def __init__(self, drops: Sequence[CountedDrop]) -> None:
-        self._drops = [(drop, cells_of(drop), _bare(drop.group)) for drop in drops]
+        self._drops = [(drop, cells_of(drop), drop.group and bare(drop.group)) for drop in drops]
         self._near: defaultdict[tuple[str, int | None], list[int]] = defaultdict(list)
         self._wide: defaultdict[str, list[int]] = defaultdict(list)
         for place, (drop, bucket, _) in enumerate(self._drops):
@@ -164,7 +162,7 @@ class _DropIndex:
     def find(self, loss: Loss) -> Iterator[tuple[int, _Rank]]:
         """Yield the drops that may cover a loss."""
         lost, _, group, process, cell = loss.group
-        group = _bare(group)
+        group = group and bare(group)
         for place in (*self._wide[lost], *self._near.get((lost, cell), ())):
             drop, bucket, of_group = self._drops[place]
             if (

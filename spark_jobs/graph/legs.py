@@ -18,6 +18,7 @@ from otel_mqtrace.model import MessageType, TransactionState
 from spark_jobs.columns import (
     apply_to_distinct,
     as_rows,
+    begins_run,
     each,
     encode,
     find_groups,
@@ -394,9 +395,8 @@ def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:
         chosen, groups = rows[several], group[several]
         event = given.event.filled(_LAST)[chosen]
         order = np.lexsort((given.retries[chosen], event, given.is_via[chosen], ~given.inside[chosen], groups))
-        ranked = groups[order]
         is_first[several] = False
-        is_first[several[order[np.r_[True, ranked[1:] != ranked[:-1]]]]] = True
+        is_first[several[order[begins_run(groups[order])]]] = True
     return is_first & ~(is_publish & given.is_via[rows])
 
 

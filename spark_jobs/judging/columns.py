@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
-from spark_jobs.columns import encode, is_known, is_true, mark, take_rows
+from spark_jobs.columns import begins_run, encode, is_known, is_true, mark, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -177,8 +177,7 @@ def least_text_per_group(groups: Ints, size: int, texts: Column) -> Column:
 def number_equals(ordered: Ints) -> Ints:
     """Return how many equal codes lie before each; those that are equal lie together."""
     places = np.arange(len(ordered))
-    is_first = np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)]
-    return places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return places - np.maximum.accumulate(np.where(begins_run(ordered), places, 0))
 
 
 def single_arrays(table: pa.Table) -> dict[str, Column]:

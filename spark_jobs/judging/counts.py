@@ -153,7 +153,7 @@ def _order(item: tuple[Any, Any]) -> list[tuple[int, str]]:
     return [(-1 if word is None else _PLACES.get(word, len(_PLACES)), str(word)) for word in words]
 
 
-def add_unjudged(tally: Tally, *, malformed: int = 0, scopes: Iterable[Mapping[str, int]] = ()) -> None:
+def add_unjudged(tally: Tally, *, malformed: int, scopes: Iterable[Mapping[str, int]]) -> None:
     """Add the unreadable pieces of input, and per side the records outside any verdict, by scope."""
     if malformed:
         tally.status[Status.MALFORMED.value] += malformed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import apply_to_distinct, as_rows, is_known, is_true, runs_of
+from spark_jobs.columns import apply_to_distinct, as_rows, begins_run, is_known, is_true, runs_of
 from spark_jobs.judging.columns import NullableInts, either, equals
 from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
@@ -162,7 +162,7 @@ def group_histograms(groups: Ints, values: NullableInts) -> Iterator[tuple[int, 
     names, known = groups[values.known], values.values[values.known]
     order = np.lexsort((known, names))
     names, known = names[order], known[order]
-    begins = np.flatnonzero(np.r_[True, (names[1:] != names[:-1]) | (known[1:] != known[:-1])])
+    begins = np.flatnonzero(begins_run(names) | begins_run(known))
     counts = np.diff(np.r_[begins, len(names)])
     names, known = names[begins], known[begins]
     for begin, end in runs_of(names):

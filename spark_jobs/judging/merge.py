@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import as_scalars, encode, find_groups, index_rows, join_codes, take_rows
+from spark_jobs.columns import as_scalars, begins_run, encode, find_groups, index_rows, join_codes, take_rows
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
@@ -191,9 +191,8 @@ def _choose_among_copies(events: Mapping[str, Column], several: Ints, slot_of: I
         )
     )
     rows = several[order]
-    slots = slot_of[rows]
-    is_first = np.r_[True, slots[1:] != slots[:-1]]
-    kept[slots[is_first]] = rows[is_first]
+    rows = rows[begins_run(slot_of[rows])]
+    kept[slot_of[rows]] = rows
 
 
 def _null_first(column: Column) -> Ints:

@@ -32,12 +32,13 @@ from spark_jobs.columns import (
     greater,
     is_known,
     make_batch,
+    offsets_from,
     opened,
     repeated,
     take_rows,
     where,
 )
-from spark_jobs.normalise.values import first_text, folded_id, integer, key_set, present, row_hashes
+from spark_jobs.normalise.values import first_text, folded_id, integer, key_sets_of_json, present, row_hashes
 from spark_jobs.schemas import READ_EVENT
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class Attributes:
     def keys(self) -> Column:
         """Return the keys of the message, the first array that is there, as a set; it may be empty."""
         found = self._named(ALIASES["keys"].arrays)
-        return self._first([key_set(column) for column in found], _TEXTS)
+        return self._first([key_sets_of_json(column) for column in found], _TEXTS)
 
     def _named(self, names: Iterable[str]) -> list[Column]:
         pieces = (slice(self._starts[code], self._starts[code + 1]) for code in map(_CODES.__getitem__, names))
@@ -248,7 +249,12 @@ class Messages:
         self._given = self._of_spans.text("msg_id")
         commas: Column = pc.count_substring(self._given, _JOINED)
         ids, named = 1 + commas.fill_null(0).to_numpy().astype(np.int64), self._named()
-        self._explode(np.where(named & (ids == 1), self._link_count, 0), ids)
+        by_link = np.where(named & (ids == 1), self._link_count, 0)
+        counts = np.where(by_link > 0, by_link, ids)
+        self._span, self.at = repeated(counts)
+        self.together = counts[self._span]
+        self._is_link = by_link[self._span] > 0
+        self._link = np.where(self._is_link, self._first_link[self._span] + self.at, -1)
         self.given_id = self._spread(self._given)
         self.linked = self._link_count[self._span] > 0
         self.unnamed = self.linked & ~named[self._span]
@@ -258,13 +264,6 @@ class Messages:
         naming = [is_known(self._of_links.text(field)) for field in NAMING_FIELDS]
         before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(naming))])
         return np.asarray(before[self._first_link + self._link_count] > before[self._first_link])
-
-    def _explode(self, links: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
-        counts = np.where(links > 0, links, ids)
-        self._span, self.at = repeated(counts)
-        self.together = counts[self._span]
-        self._is_link = links[self._span] > 0
-        self._link = np.where(self._is_link, self._first_link[self._span] + self.at, -1)
 
     def of_span(self, name: str) -> Column:
         """Return a column of the spans, once for each message."""
@@ -291,12 +290,11 @@ class Messages:
         """Return the one link of a message that has its own; else the first message of the span has them all."""
         all_links = np.where(self.at == 0, self._link_count[self._span], 0)
         counts = np.where(self._is_link, 1, all_links)
-        bounds = np.concatenate([[0], np.cumsum(counts)])
-        starts = np.where(self._is_link, self._link, self._first_link[self._span])
-        links = pa.array(np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], counts))
+        messages, at = repeated(counts)
+        links = pa.array(np.where(self._is_link, self._link, self._first_link[self._span])[messages] + at)
         places = pa.StructArray.from_arrays([self._links.field(name).take(links) for name in _PLACE], _PLACE)
         has_links = self._is_link | (self.at == 0) & is_known(self._spans["links"])[self._span]
-        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), places, mask=pa.array(~has_links))
+        return pa.ListArray.from_arrays(offsets_from(counts), places, mask=pa.array(~has_links))
 
     def _ids(self) -> Column:
         split = pc.split_pattern(self._given, _JOINED)

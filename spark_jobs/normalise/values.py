@@ -50,10 +50,10 @@ def integer(texts: Column, kind: Any) -> Column:
 
 def first_text(texts: Column) -> Column:
     """Return of each JSON array of texts the first, null where there is none."""
-    return each(texts, _first_text, pa.string())
+    return each(texts, lambda text: next(iter(json_texts(text) or ()), None), pa.string())
 
 
-def key_set(texts: Column) -> Column:
+def key_sets_of_json(texts: Column) -> Column:
     """Return the keys in each JSON array of texts, without blanks, distinct, sorted; null for other text."""
     if not pc.any(pc.invert(pc.match_substring_regex(texts, _ONE_KEY))).as_py():
         keys = pc.utf8_slice_codeunits(texts, len('["'), -len('"]'))
@@ -63,9 +63,9 @@ def key_set(texts: Column) -> Column:
 
 
 def key_sets(texts: Column) -> Column:
-    """Return of each text of keys, as native records have it, the keys in it: as ``key_set`` does."""
+    """Return the keys in each text of keys, as native records have it: distinct, sorted; null where there is none."""
     if pc.any(pc.match_substring(texts, KEY_SEPARATOR)).as_py():
-        return each(texts, _keys_of_text, pa.list_(pa.string()))
+        return each(texts, lambda text: _distinct((text,)) or None, pa.list_(pa.string()))
     return _alone(present(texts))
 
 
@@ -73,17 +73,9 @@ def _alone(keys: Column) -> Column:
     return pa.ListArray.from_arrays(pa.array(np.arange(len(keys) + 1), pa.int32()), keys, mask=keys.is_null())
 
 
-def _first_text(text: str) -> str | None:
-    return next(iter(json_texts(text) or ()), None)
-
-
 def _key_set(text: str) -> list[str] | None:
     keys = json_texts(text)
     return None if keys is None else _distinct(joined for joined in keys if joined)
-
-
-def _keys_of_text(text: str) -> list[str] | None:
-    return _distinct((text,)) or None
 
 
 def _distinct(joined: Iterable[str]) -> list[str]:

@@ -29,8 +29,6 @@ from spark_jobs.columns import (
     is_made_of,
     is_utf8,
     json_arrays,
-    lists_of,
-    maps_of,
     null_where_empty,
     null_where_zeros,
     offsets_of,
@@ -174,7 +172,7 @@ def _links(lists: Column) -> tuple[Column, int]:
         "attributes": _map(links["attributes"]),
     }
     made = pa.StructArray.from_arrays(list(columns.values()), list(columns))
-    return lists_of(offsets_of(lists), made), len(made) - links["spanId"].null_count
+    return pa.ListArray.from_arrays(offsets_of(lists), made), len(made) - links["spanId"].null_count
 
 
 def _id(ids: Column) -> Column:
@@ -215,7 +213,7 @@ def _services(attributes: Column) -> Column:
 
 
 def _map(lists: Column) -> Column:
-    return maps_of(offsets_of(lists), *_pairs(lists))
+    return pa.MapArray.from_arrays(offsets_of(lists), *_pairs(lists))
 
 
 def _pairs(lists: Column) -> tuple[Column, Column]:

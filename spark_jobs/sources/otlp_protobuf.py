@@ -20,8 +20,6 @@ from spark_jobs.columns import (
     binary_bytes,
     has_repeats,
     json_arrays,
-    lists_of,
-    maps_of,
     null_where_empty,
     null_where_zeros,
     offsets_from,
@@ -239,7 +237,7 @@ class _Messages:
             last = len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1]
             order = np.argsort(first)
             rows, keys, values = rows[first[order]], take_rows(keys, first[order]), take_rows(values, last[order])
-        return maps_of(self.offsets(rows), keys, values)
+        return pa.MapArray.from_arrays(self.offsets(rows), keys, values)
 
     def offsets(self, rows: NDArray[np.int64]) -> Column:
         """Return where the items of each message begin, ``rows`` being those of the items."""
@@ -263,7 +261,7 @@ def _span_columns(messages: _Slices) -> dict[str, Column]:
         "status": _named(codes, STATUSES),
         "flags": pa.array(spans.number(_FLAGS)),
         "attributes": spans.attributes(_ATTRIBUTES),
-        "links": lists_of(spans.offsets(links.rows), _links(_Messages(links))),
+        "links": pa.ListArray.from_arrays(spans.offsets(links.rows), _links(_Messages(links))),
         "dropped_attributes": pa.array(spans.number(_DROPPED_ATTRIBUTES)),
         "dropped_links": pa.array(spans.number(_DROPPED_LINKS)),
     }

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
-from spark_jobs.normalise.values import folded_id, json_texts, key_set, key_sets, present
+from spark_jobs.normalise.values import folded_id, json_texts, key_sets, key_sets_of_json, present
 
 WORDS = ("", " ", "null", " null", "dKey", "abc", " aBc1 ", "\tab", "ﬀ", "ab ", "xyz", "\U0001d4b3", "\x00")
 ANY_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -42,8 +42,8 @@ ONE_KEY = st.text("ab\U0001d4b3\\\t\x7f", min_size=1, max_size=4) | st.sampled_f
 @given(some=st.lists(st.none() | ONE_KEY.map(lambda key: json.dumps([key], ensure_ascii=False)), max_size=8))
 def test_arrays_of_one_key_each_are_read_as_any_other(some):
     expected = [(None if text is None else keys_in(json.loads(text)),) for text in some]
-    assert read_bodies(some, key_set) == expected
-    assert read_bodies([*some, '["x","y"]'], key_set) == [*expected, (["x", "y"],)]
+    assert read_bodies(some, key_sets_of_json) == expected
+    assert read_bodies([*some, '["x","y"]'], key_sets_of_json) == [*expected, (["x", "y"],)]
 
 
 def test_array_of_texts_in_single_quotes_is_none():
