@@ -31,7 +31,7 @@ _Item = TypeVar("_Item")
 _MOST_CODES: Final = 1 << 62
 
 
-def each(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
+def map_values(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
     """Return ``function`` of every value of an Arrow column as a column of type ``kind``; null stays null."""
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
@@ -307,7 +307,7 @@ def _null_where(texts: Column, empty: Column) -> Column:
 
 def json_arrays(offsets: Column, texts: Column) -> Column:
     """Return lists of texts, which may be null, as JSON; see :func:`offsets_of`."""
-    quoted = _enclosed('"', texts, '"') if is_made_of(texts, JSON_PLAIN) else each(texts, json_text, pa.string())
+    quoted = _enclosed('"', texts, '"') if is_made_of(texts, JSON_PLAIN) else map_values(texts, json_text, pa.string())
     return _enclosed("[", pc.binary_join(pa.ListArray.from_arrays(offsets, pc.fill_null(quoted, "null")), ","), "]")
 
 

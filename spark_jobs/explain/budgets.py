@@ -26,7 +26,7 @@ from spark_jobs.explain.drop_budget import (
     group_rows,
 )
 from spark_jobs.explain.explainers import Reasons
-from spark_jobs.judging.columns import equals, flatten_sides
+from spark_jobs.judging.columns import flatten_sides, is_any_of, is_equal
 from spark_jobs.report.result import Ledger, LedgerLine
 from spark_jobs.sums import by
 from spark_jobs.taxonomy import Reason, Status
@@ -89,7 +89,7 @@ def _first_pairs(pairs: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]
 
 
 def _count_lost_ends(columns: Mapping[str, Column], near: Sequence[range]) -> dict[LossGroup, int]:
-    is_end = equals(columns["reason"], Reason.HALF_RECORD.value) & equals(columns["reason_detail"], "before")
+    is_end = is_equal(columns["reason"], Reason.HALF_RECORD.value) & is_equal(columns["reason_detail"], "before")
     rows = pa.array(np.flatnonzero(is_end))
     of_key = {name: columns[name].take(rows) for name in ("kind", "msg_id", "attempt_id")}
     own = {name: columns[f"otlp.{name}"].take(rows) for name in ("service", "group_name", "start_ms", "end_ms")}
@@ -130,8 +130,8 @@ class Budgets:
         return self._spend_drops(columns, given, settled) if self._drops else given
 
     def _spend_share(self, columns: Mapping[str, Column], given: Reasons, settled: Settled) -> Reasons:
-        is_open, lacks_span = _find_open(columns, given), equals(columns["status"], Status.NATIVE_ONLY.value)
-        is_lost, is_unsampled = is_open & lacks_span, equals(given.reasons, Reason.NOT_SAMPLED.value) & lacks_span
+        is_open, lacks_span = _find_open(columns, given), is_equal(columns["status"], Status.NATIVE_ONLY.value)
+        is_lost, is_unsampled = is_open & lacks_span, is_equal(given.reasons, Reason.NOT_SAMPLED.value) & lacks_span
         messages = columns["msg_id"].filter(pa.array(is_lost | is_unsampled)).drop_null()
         most = limit_missing(
             settled.both,
@@ -171,8 +171,8 @@ class Budgets:
 
 
 def _find_open(columns: Mapping[str, Column], given: Reasons) -> Mask:
-    is_alone = equals(columns["status"], Status.NATIVE_ONLY.value) | equals(columns["status"], Status.OTLP_ONLY.value)
-    return is_alone & equals(given.reasons, Reason.UNEXPLAINED.value)
+    is_alone = is_any_of(columns["status"], {Status.NATIVE_ONLY.value, Status.OTLP_ONLY.value})
+    return is_alone & is_equal(given.reasons, Reason.UNEXPLAINED.value)
 
 
 def _apply_reasons(given: Reasons, chosen: Sequence[tuple[int, str]], reason: Reason) -> Reasons:

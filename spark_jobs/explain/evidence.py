@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from spark_jobs.columns import is_known, is_true, mark
 from spark_jobs.explain.keys import KeyedRows, Keys
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, greatest
+from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal, maximum
 from spark_jobs.policy.profiles import BATCH_SENT, CALL_WITHOUT_REGION, NO_TRACE_CONTEXT, TRACE_OFF
 from spark_jobs.taxonomy import Kind, Status
 
@@ -235,7 +235,7 @@ _Counted = tuple[Keys, "NullableInts | None"]
 def _counted_families(rows: KeyedRows, rules: frozenset[str]) -> Iterator[_Counted]:
     """Yield the keys to which each verdict adds its measures."""
     sent_sampled = rows.columns["otlp.sent_sampled"]
-    yield rows.keys("run").where(equals(sent_sampled, value=False)), None
+    yield rows.keys("run").where(is_equal(sent_sampled, value=False)), None
     yield rows.keys("sampler").where(rows.is_publish | is_known(sent_sampled)), None
     yield rows.stretches().where(rows.is_publish), None
     for name in ("name", "process", "service", "service name", "message", "attempt"):
@@ -255,7 +255,7 @@ def _counted_of_sends(rows: KeyedRows) -> Iterator[_Counted]:
     is_idless = rows.is_publish & ~is_known(rows.columns["msg_id"])
     yield rows.in_slice("idless", "service", rows.number("otlp.start_ms")).where(is_idless), event_ms
     on_native = is_true(rows.columns["on_native"])
-    is_end = equals(rows.columns["kind"], Kind.TRANSACTION_END.value) & on_native
+    is_end = is_equal(rows.columns["kind"], Kind.TRANSACTION_END.value) & on_native
     yield rows.in_slice("end", "sender", event_ms).where(is_end), event_ms
     has_host = is_known(rows.columns["native.client_host"]) | is_known(rows.columns["otlp.client_host"])
     yield rows.producers("native", "otlp").where(on_native), None
@@ -266,7 +266,7 @@ def _measure_rows(rows: KeyedRows, rules: frozenset[str]) -> dict[str, Column]:
     """Return what each verdict adds to its keys, by the names of ``_MEASURES``."""
     columns = rows.columns
     on_native, on_otlp = is_true(columns["on_native"]), is_true(columns["on_otlp"])
-    is_sampled, is_unsampled = (equals(columns["otlp.sent_sampled"], value) for value in (True, False))
+    is_sampled, is_unsampled = (is_equal(columns["otlp.sent_sampled"], value) for value in (True, False))
     follows_send = rows.is_publish | _is_one(rows.number("otlp.batch_size"))
     batch_size = rows.number("native.batch_size")
     sent_alone = rows.is_publish & is_known(columns["native.start_ms"]) & (_is_one(batch_size) | ~batch_size.known)
@@ -293,7 +293,7 @@ def _measure_rows(rows: KeyedRows, rules: frozenset[str]) -> dict[str, Column]:
     if CALL_WITHOUT_REGION.rule in rules:
         measures["call_ms"] = pa.array(rows.number("otlp.start_ms").filled(_EARLIEST))
         measures["call_index"] = pa.array(rows.number("otlp.record_index").filled(_EARLIEST))
-        measures["call_recorded"] = pa.array((~equals(columns["reason_detail"], BATCH_SENT)).astype(np.int64))
+        measures["call_recorded"] = pa.array((~is_equal(columns["reason_detail"], BATCH_SENT)).astype(np.int64))
     return measures
 
 
@@ -338,7 +338,7 @@ class RowEvidence:
     def value(self, measure: str) -> NullableInts:
         """Return a measure, null without evidence or a value; ``last_ms`` is of either side."""
         if measure == "last_ms":
-            return greatest(self.value("native_ms"), self.value("otlp_ms"))
+            return maximum(self.value("native_ms"), self.value("otlp_ms"))
         return NullableInts.of(self._evidence.measures[measure].combine_chunks().take(self._places))
 
     def count(self, measure: str) -> Ints:
@@ -391,7 +391,7 @@ class ResidueRows(KeyedRows):
     def may_concern(self, rule: ByDesign) -> Mask:
         """Return which keys a rule may concern: if sources mix writers, those without a span of ours."""
         own = self.policy.other is not None and not rule.holds(self.policy.profile.name, self.policy.native_writer)
-        return ~(equals(self.columns["otlp.writer"], "mqtrace") & own)
+        return ~(is_equal(self.columns["otlp.writer"], "mqtrace") & own)
 
     def none(self) -> Mask:
         """Return a mask of no rows."""
@@ -400,7 +400,7 @@ class ResidueRows(KeyedRows):
     def is_alone(self, side: str) -> Mask:
         """Return which keys are on this side only."""
         status = Status.NATIVE_ONLY if side == "native" else Status.OTLP_ONLY
-        return equals(self.columns["status"], status.value)
+        return is_equal(self.columns["status"], status.value)
 
     @property
     def is_lost_delivery(self) -> Mask:

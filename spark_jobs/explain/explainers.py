@@ -21,7 +21,7 @@ from spark_jobs.columns import is_known, is_true
 from spark_jobs.explain import rules
 from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
 from spark_jobs.explain.keys import Keys
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
+from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal
 from spark_jobs.policy.profiles import (
     CALL_WITHOUT_REGION,
     LITE_PULL,
@@ -93,7 +93,7 @@ def _messages_of(verdicts: pa.Table, wanted: pa.Table) -> pa.Table:
     """Return ``DELIVERIES`` and ``recorded`` of the groups that are wanted."""
     columns = flatten_sides(verdicts.select(["kind", "msg_id", "group", "event_ms", "native"]))
     is_wanted = is_true(pc.is_in(columns["group"], value_set=pc.unique(wanted["group"])))
-    rows = np.flatnonzero(is_wanted & equals(columns["kind"], Kind.CONSUME.value) & is_known(columns["msg_id"]))
+    rows = np.flatnonzero(is_wanted & is_equal(columns["kind"], Kind.CONSUME.value) & is_known(columns["msg_id"]))
     deliveries = pa.table(
         {
             "group": columns["group"].take(pa.array(rows)),
@@ -263,7 +263,7 @@ def _find_gap_questions(residue: _Residue) -> pa.Table:
     """Return ``DELIVERIES``: the messages whose neighbours decide whether trace was switched off for them."""
     columns, findings = residue.columns, residue.findings
     is_several = rules.confirm_several_groups(columns, residue.is_found(rules.find_unrecorded_messages))
-    is_lost = equals(columns["kind"], Kind.CONSUME.value) & ~is_true(columns["on_native"])
+    is_lost = is_equal(columns["kind"], Kind.CONSUME.value) & ~is_true(columns["on_native"])
     is_wanted = _is_any_of(columns["msg_id"], columns["msg_id"].filter(pa.array(is_several)))
     is_wanted &= _is_any_of(columns["group"], columns["group"].filter(pa.array(is_lost)))
     rows: Any = pa.array(np.flatnonzero(is_wanted & np.asarray(findings["is_delivered"])))

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import binary_bytes, each, hash_texts, is_known, is_true, mix
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
+from spark_jobs.columns import binary_bytes, hash_texts, is_known, is_true, map_values, mix
+from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT, bare
 from spark_jobs.taxonomy import Kind, Reason
 
@@ -103,12 +103,12 @@ class KeyedRows:
     @cached_property
     def is_publish(self) -> Mask:
         """Which rows are sends."""
-        return equals(self.columns["kind"], Kind.PUBLISH.value)
+        return is_equal(self.columns["kind"], Kind.PUBLISH.value)
 
     @cached_property
     def is_consume(self) -> Mask:
         """Which rows are deliveries."""
-        return equals(self.columns["kind"], Kind.CONSUME.value)
+        return is_equal(self.columns["kind"], Kind.CONSUME.value)
 
     @cached_property
     def sender(self) -> Ids:
@@ -174,7 +174,7 @@ class KeyedRows:
 
     def _apply(self, rule: Callable[[str], str], name: str, sides: tuple[str, ...]) -> Keys:
         column = pc.coalesce(*(self.columns[f"{side}.{name}"] for side in sides))
-        return _hash_text(each(column, rule, pa.string()))
+        return _hash_text(map_values(column, rule, pa.string()))
 
 
 def _bare_host(host: str) -> str:
@@ -194,7 +194,7 @@ def _caller(rows: KeyedRows) -> Keys:
 
 def _listener_span(rows: KeyedRows) -> Keys:
     """Return the span of a listener call: the delivery's own, in the agent's old convention its parent."""
-    is_old = pa.array(equals(rows.columns["otlp.writer"], "java-agent-old"))
+    is_old = pa.array(is_equal(rows.columns["otlp.writer"], "java-agent-old"))
     span_id = pc.if_else(is_old, rows.columns["otlp.parent_span_id"], rows.columns["otlp.span_id"])
     return _hash_text(span_id).where(rows.is_consume)
 
@@ -245,7 +245,7 @@ RESIDUE: Final = pa.schema([*_TYPES.items(), ("on_native", pa.bool_())])
 
 def is_residue(verdicts: pa.Table) -> Mask:
     """Return which rows of ``VERDICT`` are one-sided keys that their own message does not explain."""
-    return equals(flatten_sides(verdicts.select(["reason"]))["reason"], Reason.UNEXPLAINED.value)
+    return is_equal(flatten_sides(verdicts.select(["reason"]))["reason"], Reason.UNEXPLAINED.value)
 
 
 def narrow(verdicts: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_jobs.columns import encode, is_known, is_true, join_codes
 from spark_jobs.explain.evidence import NEXT_IDS
 from spark_jobs.explain.keys import COUNTER_VALUES, Keys
-from spark_jobs.judging.columns import NullableInts, equals
+from spark_jobs.judging.columns import NullableInts, is_equal
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -343,10 +343,10 @@ def confirm_weak_keys(residue: Mapping[str, Column], tolerance_ms: int) -> Mask:
     The spans have the key's topic (or group) and kind and start within ``tolerance_ms``. With fewer spans than records
     some are certainly lost, and all stay unexplained.
     """
-    is_consume = equals(residue["kind"], Kind.CONSUME.value)
+    is_consume = is_equal(residue["kind"], Kind.CONSUME.value)
     name = pc.if_else(pa.array(is_consume), residue["group"], residue["topic"])
     near_ms = NullableInts.of(residue["event_ms"]).believable()
-    is_named = (is_consume | equals(residue["kind"], Kind.PUBLISH.value)) & is_known(name)
+    is_named = (is_consume | is_equal(residue["kind"], Kind.PUBLISH.value)) & is_known(name)
     rows = np.flatnonzero(is_named & near_ms.known)
     kinds, names = encode(residue["kind"]), encode(name)
     groups = join_codes((kinds.values, kinds.room), (names.values, names.room))[rows]

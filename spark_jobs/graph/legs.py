@@ -19,16 +19,16 @@ from spark_jobs.columns import (
     apply_to_distinct,
     as_rows,
     begins_run,
-    each,
     encode,
     find_groups,
     is_known,
     is_true,
     join_codes,
+    map_values,
     mark,
     take_rows,
 )
-from spark_jobs.judging.columns import NullableInts, either, equals, flatten_sides
+from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_equal
 from spark_jobs.schemas import PREFIXES, bare
 from spark_jobs.taxonomy import Kind, Status
 
@@ -108,7 +108,7 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
         positions: columns of the same rows with the position of a row without a message id, if not among ``verdicts``.
     """
     columns = flatten_sides(verdicts)
-    is_consume = equals(columns["kind"], Kind.CONSUME.value)
+    is_consume = is_equal(columns["kind"], Kind.CONSUME.value)
     start, end = (NullableInts.of(either(columns, name)) for name in ("start_ms", "end_ms"))
     made = {
         "message": _messages(columns if positions is None else flatten_sides(positions)),
@@ -125,7 +125,7 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
         "success": either(columns, "success"),
         "retry_times": columns["retry_times"],
         **{name: _rename(either(columns, name), str) for name in ("msg_type", "transaction_state")},
-        "inside": pa.array(~equals(columns["status"], Status.OUT_OF_SCOPE.value)),
+        "inside": pa.array(~is_equal(columns["status"], Status.OUT_OF_SCOPE.value)),
         "on_native": columns["on_native"],
         "on_otlp": columns["on_otlp"],
     }
@@ -152,7 +152,7 @@ def _messages(columns: Mapping[str, Column]) -> Column:
 
 
 def _rename(column: Column, rule: Callable[[str], str | None]) -> Column:
-    return each(column, rule, _TEXT).dictionary_encode()
+    return map_values(column, rule, _TEXT).dictionary_encode()
 
 
 def _prefix(resource: str, number: int) -> str | None:
@@ -316,7 +316,7 @@ def _count_flags(given: _Given, rows: Ints, is_first: Mask) -> dict[str, Mask]:
         "native": given.on_native[rows],
         "otlp": given.on_otlp[rows],
     }
-    return found | {f"via_{word.lower()}": equals(given.via, word)[rows] for word in ("RETRY", "DLQ")}
+    return found | {f"via_{word.lower()}": is_equal(given.via, word)[rows] for word in ("RETRY", "DLQ")}
 
 
 class _Given:
@@ -331,7 +331,7 @@ class _Given:
         self.folded = _places((end.folded for end in self.ends), self.topics)
         self.party = _places((end.party for end in self.ends), self.parties)
         kinds = (_PUBLISH, _CONSUME, Kind.RECALL.value)
-        self.is_publish, self.is_consume, self.is_recall = (equals(columns["kind"], kind) for kind in kinds)
+        self.is_publish, self.is_consume, self.is_recall = (is_equal(columns["kind"], kind) for kind in kinds)
         self.via, self.is_via = columns["via"], is_known(columns["via"])
         messages = encode(columns["message"])
         self.message, self.messages = messages.values, messages.room
@@ -374,10 +374,10 @@ class _Messages:
         self.is_accepted = self._any(given.is_publish & given.is_accepted)
         self.is_consumed = self._any(given.is_consume)
         self.is_recalled = self._any(given.is_recall)
-        self.is_half = self._any(equals(given.types, MessageType.TRANS_HALF.value))
-        self.is_delayed = self._any(equals(given.types, MessageType.DELAY.value))
-        self.is_committed = self._any(equals(given.states, TransactionState.COMMIT_MESSAGE.value))
-        self.is_rolled_back = self._any(equals(given.states, TransactionState.ROLLBACK_MESSAGE.value))
+        self.is_half = self._any(is_equal(given.types, MessageType.TRANS_HALF.value))
+        self.is_delayed = self._any(is_equal(given.types, MessageType.DELAY.value))
+        self.is_committed = self._any(is_equal(given.states, TransactionState.COMMIT_MESSAGE.value))
+        self.is_rolled_back = self._any(is_equal(given.states, TransactionState.ROLLBACK_MESSAGE.value))
 
     def _any(self, holds: Mask) -> Mask:
         return mark(self._given.messages, self._given.message[holds])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from bridge.storage import as_path, make_directory, open_parquet
 from spark_jobs.columns import encode, hash_texts, mark, mix, take_rows
 from spark_jobs.history.history import read_rows, write_rows
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, identified_by_offset, is_any_of
+from spark_jobs.judging.columns import NullableInts, flatten_sides, identified_by_offset, is_any_of, is_equal
 from spark_jobs.schemas import EVENT
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         events = read_rows(path, EVENT)
         counts.update(_count_sides(events))
         ids = flatten_sides(events.select(["side", "msg_id", "offset_msg_id"]))
-        by_position += int((identified_by_offset(ids) & equals(ids["side"], "otlp")).sum())
+        by_position += int((identified_by_offset(ids) & is_equal(ids["side"], "otlp")).sum())
         own = mark(len(events), rows[(rows >= before) & (rows < before + len(events))] - before)
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
         files.append(str(as_path(directory) / f"carried-{number:05d}.parquet"))

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
 from spark_jobs.history.carried import POSITION, hash_positions
 from spark_jobs.history.history import read_groups
-from spark_jobs.judging.columns import NullableInts, either, equals, flatten_sides, is_any_of
+from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_any_of, is_equal
 from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.schemas import EVENT, SIDE_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
@@ -203,7 +203,7 @@ def keep_open_events(
     in order, to a file that has ``offset`` rows before them.
     """
     columns = flatten_sides(verdicts.select(["status", "reason"]))
-    is_open = equals(columns["status"], Status.PENDING.value) | is_any_of(columns["reason"], LEAVING_OPEN)
+    is_open = is_equal(columns["status"], Status.PENDING.value) | is_any_of(columns["reason"], LEAVING_OPEN)
     rows = np.flatnonzero(np.append(is_open & part, False)[verdict_of])
     kept = events.take(rows)
     found: dict[str, Any] = {"verdict_row": (np.cumsum(part) - 1 + offset)[verdict_of[rows]]}
@@ -231,8 +231,8 @@ def _is_left(columns: Mapping[str, Column]) -> Mask:
     """Return which keys the next run waits for: the open ones, and young ones that a counted loss covers."""
     lifecycle = columns["lifecycle"]
     is_open = is_any_of(lifecycle, CARRIED_ON)
-    is_covered = equals(columns["reason"], COVERED) & is_known(columns["first_seen_run"])
-    return is_open | (is_covered & ~equals(lifecycle, Lifecycle.EXPIRED.value))
+    is_covered = is_equal(columns["reason"], COVERED) & is_known(columns["first_seen_run"])
+    return is_open | (is_covered & ~is_equal(lifecycle, Lifecycle.EXPIRED.value))
 
 
 def find_closed(verdicts: pa.Table, *, since_ms: int) -> pa.Table:

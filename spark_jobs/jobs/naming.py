@@ -17,7 +17,7 @@ from bridge.storage import list_files, make_directory, open_parquet, read_row_gr
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, mark, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.jobs.reading import open_events
-from spark_jobs.judging.columns import equals, identified_by_offset
+from spark_jobs.judging.columns import identified_by_offset, is_equal
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
 
@@ -78,7 +78,7 @@ def _columns_of(path: str, names: Sequence[str] = NORMALISED.names) -> Iterator[
 
 
 def _is_in_scope(columns: Mapping[str, Column], kind: Kind) -> Mask:
-    found: Mask = equals(columns["kind"], kind.value) & ~is_known(columns["scope"])
+    found: Mask = is_equal(columns["kind"], kind.value) & ~is_known(columns["scope"])
     return found
 
 
@@ -90,7 +90,7 @@ def _take(table: pa.Table, rows: Ints, at: Column) -> pa.Table:
 # -- by the position of a message: the native send there has its id --------------------------------------------------
 def claims_in(columns: Mapping[str, Column]) -> pa.Table:
     """Return ``CLAIM`` of the native sends among events (``side``, ``kind``, ``msg_id``, ``offset_msg_id``)."""
-    is_send = equals(columns["side"], "native") & equals(columns["kind"], Kind.PUBLISH.value)
+    is_send = is_equal(columns["side"], "native") & is_equal(columns["kind"], Kind.PUBLISH.value)
     is_named = is_known(columns["msg_id"]) & is_known(columns["offset_msg_id"])
     rows = as_rows(np.flatnonzero(is_send & is_named & ~identified_by_offset(columns)))
     at, msg_ids = (columns[name].take(rows).cast(_TEXT) for name in ("offset_msg_id", "msg_id"))
@@ -137,7 +137,7 @@ def _count_by_place(path: str) -> int:
 
 
 def _is_by_place(columns: Mapping[str, Column]) -> Mask:
-    found: Mask = equals(columns["side"], "otlp") & identified_by_offset(columns)
+    found: Mask = is_equal(columns["side"], "otlp") & identified_by_offset(columns)
     return found
 
 
@@ -248,7 +248,7 @@ def _resolve_pointers(waiting: pa.Table, claims: pa.Table) -> Column:
         names, place, msg_id = by_sends if claim["is_send"] else by_consumers, claim["at"], claim["msg_id"]
         names[place] = min(names.get(place, msg_id), msg_id)
     places: list[Any] = waiting["at"].to_pylist()
-    rows = list(zip(places, equals(waiting["kind"], Kind.PUBLISH.value).tolist(), strict=True))
+    rows = list(zip(places, is_equal(waiting["kind"], Kind.PUBLISH.value).tolist(), strict=True))
     pointed_at = {*by_consumers, *(place for place, is_send in rows if not is_send)}
     for place, is_send in rows:
         if is_send and place in pointed_at:

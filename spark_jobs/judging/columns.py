@@ -99,7 +99,7 @@ class NullableInts:
         return column if kind is None else column.cast(kind)
 
 
-def greatest(*columns: NullableInts) -> NullableInts:
+def maximum(*columns: NullableInts) -> NullableInts:
     """Return the greatest known value of each row."""
     values = np.maximum.reduce([column.filled(_EARLIEST) for column in columns])
     return NullableInts(values, np.logical_or.reduce([column.known for column in columns]))
@@ -111,12 +111,12 @@ def is_near(one: NullableInts, other: NullableInts, most: int | Ints) -> Mask:
     return ahead.known & behind.known & (ahead.values <= most) & (behind.values <= most)
 
 
-def equals(column: Column, value: object) -> Mask:
+def is_equal(column: Column, value: object) -> Mask:
     """Return which rows of a column are ``value``; null is not."""
     if column.null_count == len(column):
         return np.zeros(len(column), bool)
     if isinstance(column, pa.DictionaryArray):
-        return np.append(equals(column.dictionary, value), False)[encode(column).values]
+        return np.append(is_equal(column.dictionary, value), False)[encode(column).values]
     return is_true(pc.equal(column, pa.scalar(value, column.type)))
 
 
@@ -174,7 +174,7 @@ def least_text_per_group(groups: Ints, size: int, texts: Column) -> Column:
     return take_rows(pa.array(sorted(coded.words), pa.string()), least.filled(-1))
 
 
-def number_equals(ordered: Ints) -> Ints:
+def number_in_runs(ordered: Ints) -> Ints:
     """Return how many equal codes lie before each; those that are equal lie together."""
     places = np.arange(len(ordered))
     return places - np.maximum.accumulate(np.where(begins_run(ordered), places, 0))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import apply_to_distinct, as_scalars, find_groups, is_known, is_true, join_codes, take_rows
-from spark_jobs.judging.columns import NullableInts, equals, greatest, is_near
+from spark_jobs.judging.columns import NullableInts, is_equal, is_near, maximum
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS, VERDICT, bare
 from spark_jobs.taxonomy import FieldVerdict
@@ -183,7 +183,7 @@ def find_other(sides: Sides, plan: Plan) -> Mask:
     """Return which keys are not of ours, where sources mix writers: by the span, else by the native record."""
     if plan.other is None:
         return np.zeros(len(sides), bool)
-    is_span = ~equals(sides.otlp("writer"), "mqtrace") if plan.has_mixed_spans else plan.are_spans_other
+    is_span = ~is_equal(sides.otlp("writer"), "mqtrace") if plan.has_mixed_spans else plan.are_spans_other
     is_record = is_true(pc.starts_with(sides.native("writer"), "rocketmq"))
     by_span = sides.on_otlp & (plan.has_mixed_spans | ~sides.on_native)
     return np.where(by_span, is_span, is_record)
@@ -210,11 +210,11 @@ class _Comparison:
     def __init__(self, sides: Sides, plan: Plan) -> None:
         self._sides, self._plan = sides, plan
         self._both = sides.on_native & sides.on_otlp
-        sizes = greatest(*(NullableInts.of(side("batch_size")) for side in (sides.native, sides.otlp)))
+        sizes = maximum(*(NullableInts.of(side("batch_size")) for side in (sides.native, sides.otlp)))
         self._batch_size = sizes.coalesce(NullableInts.constant(1))
         # The agent's old convention puts no error on a failed delivery, and ends the spans of a batch before the
         # listener starts: they measure nothing.
-        self._is_old_delivery = (sides.kind == CONSUME) & equals(sides.otlp("writer"), "java-agent-old")
+        self._is_old_delivery = (sides.kind == CONSUME) & is_equal(sides.otlp("writer"), "java-agent-old")
         took = NullableInts.of(sides.otlp("end_ms")) - NullableInts.of(sides.otlp("start_ms"))
         self._is_unmeasured = self._is_old_delivery & took.known & (took.values <= _INSTANT_MS)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.columns import opened
-from spark_jobs.judging.columns import NullableInts, equals, greatest, is_any_of
+from spark_jobs.judging.columns import NullableInts, is_any_of, is_equal, maximum
 from spark_jobs.judging.merge import COUNTS
 from spark_jobs.report.result import AGES
 from spark_jobs.schemas import COMPARED_FIELDS
@@ -63,7 +63,7 @@ def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPl
     """Return the band of each open event's age and that of each open key's, null for all others: nearly all rows."""
     status, reason, lifecycle = (verdicts[name] for name in ("status", "reason", "lifecycle"))
     end = NullableInts.constant(how.data_end_ms)
-    waits = equals(status, Status.PENDING.value) | is_any_of(reason, _OPEN)
+    waits = is_equal(status, Status.PENDING.value) | is_any_of(reason, _OPEN)
     carried = is_any_of(lifecycle, CARRIED_ON)
     last = end - find_last(verdicts) if carried.any() else end
     return {
@@ -116,7 +116,7 @@ def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
     for row in _group({"start_ms": starts, "status": verdicts["status"], "reason": verdicts["reason"]}):
         if row["start_ms"] is not None:
             tally.buckets.setdefault(row["start_ms"], Counter())[row["status"], row["reason"]] += row["keys"]
-    inside = pa.array(~equals(verdicts["status"], Status.OUT_OF_SCOPE.value))
+    inside = pa.array(~is_equal(verdicts["status"], Status.OUT_OF_SCOPE.value))
     maps = verdicts["field_verdicts"].filter(inside).drop_null()
     names, found = opened(maps, maps.keys, maps.items)[1]
     for row in _group({"name": names, "verdict": found}):
@@ -211,7 +211,7 @@ def find_last(verdicts: Mapping[str, Column]) -> NullableInts:
     times = (
         NullableInts.of(verdicts[f"{side}.{name}"]) for side in ("native", "otlp") for name in ("start_ms", "end_ms")
     )
-    return greatest(*(one.believable() for one in times))
+    return maximum(*(one.believable() for one in times))
 
 
 def name_age(age_ms: int | None) -> str | None:

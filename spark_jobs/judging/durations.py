@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.columns import apply_to_distinct, as_rows, begins_run, is_known, is_true, runs_of
-from spark_jobs.judging.columns import NullableInts, either, equals
+from spark_jobs.judging.columns import NullableInts, either, is_equal
 from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
 
@@ -91,7 +91,7 @@ class Durations:
 
 def measure_rows(verdicts: Mapping[str, Column]) -> dict[str, NullableInts]:
     """Return every measure of each verdict, milliseconds; unknown where it does not apply."""
-    is_publish, is_consume = (equals(verdicts["kind"], kind) for kind in _NAMED)
+    is_publish, is_consume = (is_equal(verdicts["kind"], kind) for kind in _NAMED)
     end, start = (NullableInts.of(either(verdicts, name)) for name in ("end_ms", "start_ms"))
     took = end - start
     return {
@@ -105,7 +105,7 @@ def measure_rows(verdicts: Mapping[str, Column]) -> dict[str, NullableInts]:
 def measure(verdicts: Mapping[str, Column]) -> Durations:
     """Measure verdicts, given as the columns of ``flatten_sides``; ``count_messages`` adds the messages of groups."""
     found = Durations()
-    inside = ~equals(verdicts["status"], Status.OUT_OF_SCOPE.value)
+    inside = ~is_equal(verdicts["status"], Status.OUT_OF_SCOPE.value)
     measures = measure_rows(verdicts)
     for side in ARRIVALS:
         arrival, end = (NullableInts.of(verdicts[f"{side}.{name}"]) for name in ("arrival_ms", "end_ms"))
@@ -121,7 +121,7 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
         "unmatched": ~(np.asarray(verdicts["on_native"]) & np.asarray(verdicts["on_otlp"])),
     }
     for kind, (size, *names) in _NAMED.items():
-        rows = np.flatnonzero(equals(verdicts["kind"], kind) & inside)
+        rows = np.flatnonzero(is_equal(verdicts["kind"], kind) & inside)
         topics, groups = (verdicts[name].take(as_rows(rows)).fill_null("") for name in ("topic", "group"))
         groups = groups if kind == Kind.CONSUME.value else pa.nulls(len(rows), pa.string())
         labels, like = apply_to_distinct(lambda *name: name, topics, groups)
@@ -137,8 +137,9 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
 
 def find_messages(verdicts: Mapping[str, Column]) -> pa.Table:
     """Return ``topic``, ``group`` and ``msg_id`` of deliveries, each combination once."""
-    is_consume = equals(verdicts["kind"], Kind.CONSUME.value) & ~equals(verdicts["status"], Status.OUT_OF_SCOPE.value)
-    rows = pa.array(np.flatnonzero(is_consume & is_known(verdicts["msg_id"])))
+    inside = ~is_equal(verdicts["status"], Status.OUT_OF_SCOPE.value)
+    is_delivery = is_equal(verdicts["kind"], Kind.CONSUME.value) & is_known(verdicts["msg_id"])
+    rows = pa.array(np.flatnonzero(inside & is_delivery))
     found = pa.table({name: verdicts[name].take(rows).fill_null("") for name in _DELIVERED})
     return found.group_by(_DELIVERED, use_threads=False).aggregate([])
 

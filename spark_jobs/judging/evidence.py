@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.columns import apply_to_distinct, encode, is_known, mix, opened
-from spark_jobs.judging.columns import LATEST, NullableInts, either, equals, number_equals, single_arrays
+from spark_jobs.judging.columns import LATEST, NullableInts, either, is_equal, number_in_runs, single_arrays
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
 from spark_jobs.schemas import COMPARED_FIELDS, VERDICT
@@ -56,7 +56,7 @@ class Samples:
         per_stratum = parts[0].per_stratum
         most = [_PER_MEASURE if word.startswith(SLOWEST) else per_stratum for word in strata.words]
         stratum = strata.values[order]
-        kept: Any = pa.array(order[number_equals(stratum) < np.array(most, np.int64)[stratum]])
+        kept: Any = pa.array(order[number_in_runs(stratum) < np.array(most, np.int64)[stratum]])
         return cls(found.take(kept), per_stratum)
 
 
@@ -65,7 +65,7 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
 
     They are those with the smallest seeded hash of every kind, status and reason, and the slowest of every measure.
     """
-    inside = ~equals(columns["status"], Status.OUT_OF_SCOPE.value)
+    inside = ~is_equal(columns["status"], Status.OUT_OF_SCOPE.value)
     event_ms = NullableInts.of(columns["event_ms"])
     hashes = (NullableInts.of(columns[f"{side}.raw_hash"]).filled(0).view(np.uint64) for side in ("native", "otlp"))
     chance = (mix(np.full(len(verdicts), _SEED), *hashes) >> np.uint64(1)).astype(np.int64)
@@ -73,7 +73,7 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
     names, stratum = apply_to_distinct(lambda *row: " ".join(filter(None, row)), *words)
     rows = np.flatnonzero(inside)
     rows = rows[np.lexsort((chance[rows], stratum[rows]))]
-    rows = rows[number_equals(stratum[rows]) < per_stratum]
+    rows = rows[number_in_runs(stratum[rows]) < per_stratum]
     parts = [_sample(verdicts, rows, [names[at] for at in stratum[rows].tolist()], chance[rows], chance[rows])]
     for name, took in measure_rows(columns).items():
         slow = np.flatnonzero(inside & took.exceeds(0))
@@ -95,7 +95,7 @@ def count_differing(columns: Mapping[str, Column]) -> Differing:
     if not len(rows_of):
         return Counter()
     bounds, (keys, words) = opened(maps, maps.keys, maps.items)
-    hits = np.flatnonzero(equals(words, FieldVerdict.DIFFERENT.value))
+    hits = np.flatnonzero(is_equal(words, FieldVerdict.DIFFERENT.value))
     owner = rows_of[np.searchsorted(bounds, hits, side="right") - 1]
     names = np.array(keys.take(pa.array(hits)).to_pylist(), object)
     found: Differing = Counter()
@@ -149,12 +149,12 @@ Hosts = dict["str | None", Instance]
 def count_hosts(columns: Mapping[str, Column], attributed_reasons: Iterable[str]) -> Hosts:
     """Count settled and lost events per client host: what the native record calls it, else what the span does."""
     status = columns["status"]
-    is_settled = ~(equals(status, Status.OUT_OF_SCOPE.value) | equals(status, Status.PENDING.value))
-    unexplained = equals(columns["reason"], Reason.UNEXPLAINED.value)
+    is_settled = ~(is_equal(status, Status.OUT_OF_SCOPE.value) | is_equal(status, Status.PENDING.value))
+    unexplained = is_equal(columns["reason"], Reason.UNEXPLAINED.value)
     lost = {
-        "lost_native": unexplained & equals(status, Status.OTLP_ONLY.value),
-        "lost_otlp": unexplained & equals(status, Status.NATIVE_ONLY.value),
-        "attributed": np.logical_or.reduce([equals(columns["reason"], reason) for reason in attributed_reasons]),
+        "lost_native": unexplained & is_equal(status, Status.OTLP_ONLY.value),
+        "lost_otlp": unexplained & is_equal(status, Status.NATIVE_ONLY.value),
+        "attributed": np.logical_or.reduce([is_equal(columns["reason"], reason) for reason in attributed_reasons]),
     }
     lost_ms = NullableInts.of(columns["event_ms"]).where(np.logical_or.reduce(list(lost.values())))
     events = {

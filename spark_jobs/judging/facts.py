@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.columns import equal, pc, where
-from spark_jobs.judging.columns import LATEST, NullableInts
-from spark_jobs.judging.columns import greatest as greatest_of
+from spark_jobs.judging.columns import LATEST, NullableInts, maximum
 from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import Kind, Reason
 
@@ -93,7 +92,7 @@ def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = (
         is_traffic = is_trace_traffic(keys["topic"], keys["side"], trace_topics)
         keys["scope"] = pc.if_else(is_traffic, Reason.TRACE_TRAFFIC.value, keys["scope"])
     start, end, arrival = (NullableInts.of(columns[name]).believable() for name in ("start_ms", "end_ms", "arrival_ms"))
-    over = greatest_of(start, end)
+    over = maximum(start, end)
     last = NullableInts(np.minimum(over.values, arrival.filled(LATEST)), over.known)
     values = {"name": _names(keys), "first_ms": start.coalesce(end).to_arrow(), "last_ms": last.to_arrow()}
     table = pa.table({**{name: keys[name] for name in _BY}, **values})

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, take_rows
-from spark_jobs.judging.columns import equals, least_text_per_group
+from spark_jobs.judging.columns import is_equal, least_text_per_group
 from spark_jobs.schemas import MENTION
 from spark_jobs.taxonomy import Kind
 
@@ -119,7 +119,7 @@ def name_identities(events: Mapping[str, Column], keys: Column, kinds: Ints, is_
 
 def _find_cases(events: Mapping[str, Column], kinds: Ints, is_native: Mask) -> dict[str, tuple[Mask, tuple[str, ...]]]:
     """Return which rows have an identity of each kind, and the columns that it is made of."""
-    shares_start = is_native | equals(events["writer"], "mqtrace")
+    shares_start = is_native | is_equal(events["writer"], "mqtrace")
     has_offset = is_known(events["offset_msg_id"])
     cases: dict[str, tuple[Mask, tuple[str, ...]]] = {
         "offset": ((kinds == PUBLISH) & has_offset, ("offset_msg_id",)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from spark_jobs.columns import encode
-from spark_jobs.judging.columns import equals, single_arrays
+from spark_jobs.judging.columns import is_equal, single_arrays
 from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, message_key
 from spark_jobs.judging.match import describe_messages, join_pairs, match_partial_keys
 from spark_jobs.judging.merge import Input, merge_records
@@ -83,7 +83,7 @@ def _find_keys(given: Input, plan: Plan) -> tuple[Merged, Ints]:
 
 def _prepare(columns: Mapping[str, Column]) -> tuple[Input, Column]:
     """Return the rows of a bucket with the codes that everything later is grouped by, and their groups as filled."""
-    keys, kinds, is_native = message_key(columns), encode_kinds(columns["kind"]), equals(columns["side"], "native")
+    keys, kinds, is_native = message_key(columns), encode_kinds(columns["kind"]), is_equal(columns["side"], "native")
     groups = fill_groups(columns, keys, kinds, is_native)
     events = ChainMap({"group_name": groups}, columns)  # type: ignore[arg-type]  # nothing is written to it
     messages = encode(keys)

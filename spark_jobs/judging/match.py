@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import each, encode, find_groups, join_codes, mark, repeated, take_rows
+from spark_jobs.columns import encode, find_groups, join_codes, map_values, mark, repeated, take_rows
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
     coalesce_rows,
-    equals,
-    greatest,
+    is_equal,
     is_near,
     least_per_group,
     least_text_per_group,
-    number_equals,
+    maximum,
+    number_in_runs,
     rank_words,
 )
 from spark_jobs.judging.identity import (
@@ -116,7 +116,7 @@ def _lay_out(given: Input, merged: Merged, groups: Ints) -> _Timeline:
     of_message = alone.message * len(KINDS) + alone.kind
     order = np.lexsort((rank_words(identities.words)[identities.values], hashes, start, of_message))
     groups, start, is_otlp, of_message = groups[order], start[order], is_otlp[order], of_message[order]
-    begins = np.arange(len(groups)) - number_equals(of_message)
+    begins = np.arange(len(groups)) - number_in_runs(of_message)
     so_far: Ints = np.cumsum(is_otlp)
     seen = so_far - (so_far - is_otlp)[begins]
     block = _cut_blocks(start, begins)
@@ -127,7 +127,7 @@ def _lay_out(given: Input, merged: Merged, groups: Ints) -> _Timeline:
         start=NullableInts(start[order], np.ones(len(order), bool)),
         is_otlp=is_otlp,
         block=block,
-        place=number_equals(block * 2 + is_otlp),
+        place=number_in_runs(block * 2 + is_otlp),
         seen=seen[order],
     )
 
@@ -189,7 +189,7 @@ def _key_level(given: Input, alone: Merged, natives: Ints, spans: Ints) -> Ints:
     kind = alone.kind[natives]
     have_group, same_group = compare(_column(given, alone, "group_name"))
     have_retries, same_retries = compare(_column(given, alone, "retry_times"))
-    have_topic, same_topic = compare(each(_column(given, alone, "topic"), bare, pa.string()))
+    have_topic, same_topic = compare(map_values(_column(given, alone, "topic"), bare, pa.string()))
     same_state = compare(_column(given, alone, "transaction_state"))[1]
     same_state &= compare(_column(given, alone, "from_transaction_check"))[1]
     of_group = np.where(have_group & same_group, _STRONG, _WEAK)
@@ -281,5 +281,5 @@ def _is_of_batch(given: Input, sends: Merged) -> Mask:
     sizes, spans = given.events["batch_size"], sends.rows[:, OTLP]
     of_native = NullableInts.of(coalesce_rows(sizes, sends.native_rows()))
     of_span = NullableInts.of(take_rows(sizes, spans))
-    is_created = equals(take_rows(given.events["writer"], spans), "java-agent-new") & ~of_span.known
-    return greatest(of_native, of_span).exceeds(1) | is_created
+    is_created = is_equal(take_rows(given.events["writer"], spans), "java-agent-new") & ~of_span.known
+    return maximum(of_native, of_span).exceeds(1) | is_created

@@ -19,10 +19,10 @@ from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
     coalesce_rows,
-    equals,
-    greatest,
+    is_equal,
     least_per_group,
     least_text_per_group,
+    maximum,
     rank_words,
 )
 from spark_jobs.judging.identity import KINDS, has_full_key
@@ -171,8 +171,8 @@ def merge_records(given: Input) -> tuple[Merged, Ints]:
 
 def _part_of(given: Input) -> Ints:
     parts = np.where(given.is_native, WHOLE, OTLP).astype(np.int8)
-    parts[given.is_native & equals(given.events["half"], "before")] = BEFORE
-    parts[given.is_native & equals(given.events["half"], "after")] = AFTER
+    parts[given.is_native & is_equal(given.events["half"], "before")] = BEFORE
+    parts[given.is_native & is_equal(given.events["half"], "after")] = AFTER
     return parts
 
 
@@ -277,7 +277,7 @@ class Sides:
         if ("native", name) not in self._known:
             column = self._events[name]
             if name == "arrival_ms":
-                found = greatest(*(NullableInts.of(take_rows(column, rows)) for rows in self._native_rows)).to_arrow()
+                found = maximum(*(NullableInts.of(take_rows(column, rows)) for rows in self._native_rows)).to_arrow()
             else:
                 found = coalesce_rows(column, self._native_rows, self._first_native)
             self._known["native", name] = found.cast(SIDE_FIELDS[name])

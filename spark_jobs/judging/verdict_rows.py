@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
-from spark_jobs.judging.columns import NullableInts, greatest
+from spark_jobs.judging.columns import NullableInts, maximum
 from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_other
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.judging.merge import AFTER, BEFORE, Sides, count_records
@@ -132,7 +132,7 @@ def _describe_records(keys: Merged, counts: Mapping[str, Ints], plan: Plan) -> d
     """Return those fields of ``KeyEvidence`` that the records of each key show."""
     age = NullableInts.constant(plan.data_end_ms) - keys.native.start
     every = (keys.native.start, keys.native.end, keys.otlp.start, keys.otlp.end)
-    last = greatest(*(one.believable() for one in every))
+    last = maximum(*(one.believable() for one in every))
     excess = {
         f"{side}_excess": counts[f"{side}_exact_duplicates"] + counts[f"{side}_other_duplicates"] > 0
         for side in ("native", "otlp")

@@ -31,13 +31,13 @@ from otel_mqtrace.wire.native.layout import (
 from spark_jobs.columns import (
     binary_bytes,
     coalesced,
-    each,
     equal,
     greater,
     is_known,
     is_true,
     is_utf8,
     make_batch,
+    map_values,
     pc,
     repeated,
     runs_of,
@@ -363,8 +363,8 @@ def _events(messages: Mapping[str, Column], name_writers: Callable[[Column], Col
         **{name: messages[name] for name in ("arrival_ms", "path", "line")},
         **{name: present(messages[name]) for name in _PRESENT},
         "side": pa.repeat("native", rows),
-        "kind": each(types, _KIND.get, pa.string()),
-        "half": each(types, _HALF.get, pa.string()),
+        "kind": map_values(types, _KIND.get, pa.string()),
+        "half": map_values(types, _HALF.get, pa.string()),
         **{name: folded_id(messages[name]) for name in ("msg_id", "offset_msg_id", "transaction_id")},
         "attempt_id": folded_id(messages["request_id"]),
         "keys": key_sets(messages["keys"]),
@@ -386,7 +386,7 @@ def _name_writers(writer: str, writers: Mapping[str, str], paths: Column) -> Col
         topic = path.rpartition("@")[0].rpartition("-")[0]  # a message's path is topic-partition@offset
         return writers.get(path) or writers.get(topic, writer)
 
-    return each(paths, name, pa.string())
+    return map_values(paths, name, pa.string())
 
 
 def _sum(time_ms: Column, took_ms: Column) -> Column:

@@ -27,11 +27,11 @@ from spark_jobs.columns import (
     apply_to_distinct,
     as_rows,
     coalesced,
-    each,
     equal,
     greater,
     is_known,
     make_batch,
+    map_values,
     offsets_from,
     opened,
     repeated,
@@ -145,7 +145,7 @@ def _dotted_place(spans: SpanBatch) -> Column:
 
 def _group_names(spans: SpanBatch) -> Column:
     """Old names of the Java agent: the group is only in the name of the thread that ran the listener."""
-    threads = each(spans.text("thread_name"), _group_of_thread, pa.string())
+    threads = map_values(spans.text("thread_name"), _group_of_thread, pa.string())
     return coalesced(present(spans.text("group_name")), where(equal(spans.roles["kind"], "consume"), threads))
 
 
@@ -353,7 +353,7 @@ class SpanBatch:
             "span_kind": messages.of_span("kind"),
             "library": messages.of_span("scope"),
             "status": messages.of_span("status"),
-            "is_trace_traffic": each(self.text("topic"), is_traffic, pa.bool_()),
+            "is_trace_traffic": map_values(self.text("topic"), is_traffic, pa.bool_()),
             "has_id": messages.given_id.is_valid(),
             "linked": pa.array(messages.linked),
             "unnamed": pa.array(messages.unnamed),

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from bridge.codec.framing import read_json, text_of_json
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
-from spark_jobs.columns import binary_bytes, each, opened, sliced, where, whole_number
+from spark_jobs.columns import binary_bytes, map_values, opened, sliced, where, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,12 +45,12 @@ def folded_id(texts: Column) -> Column:
 
 def integer(texts: Column, kind: Any) -> Column:
     """Return the numbers that Spark's ``try_cast`` sees in the texts, null where it sees none of type ``kind``."""
-    return each(texts, partial(whole_number, bits=kind.bit_width), kind)
+    return map_values(texts, partial(whole_number, bits=kind.bit_width), kind)
 
 
 def first_text(texts: Column) -> Column:
     """Return of each JSON array of texts the first, null where there is none."""
-    return each(texts, lambda text: next(iter(json_texts(text) or ()), None), pa.string())
+    return map_values(texts, lambda text: next(iter(json_texts(text) or ()), None), pa.string())
 
 
 def key_sets_of_json(texts: Column) -> Column:
@@ -59,13 +59,13 @@ def key_sets_of_json(texts: Column) -> Column:
         keys = pc.utf8_slice_codeunits(texts, len('["'), -len('"]'))
         if not pc.any(pc.is_in(keys, pa.array(_ABSENT))).as_py():
             return _alone(keys)
-    return each(texts, _key_set, pa.list_(pa.string()))
+    return map_values(texts, _key_set, pa.list_(pa.string()))
 
 
 def key_sets(texts: Column) -> Column:
     """Return the keys in each text of keys, as native records have it: distinct, sorted; null where there is none."""
     if pc.any(pc.match_substring(texts, KEY_SEPARATOR)).as_py():
-        return each(texts, lambda text: _distinct((text,)) or None, pa.list_(pa.string()))
+        return map_values(texts, lambda text: _distinct((text,)) or None, pa.list_(pa.string()))
     return _alone(present(texts))
 
 

@@ -23,12 +23,12 @@ from spark_jobs.columns import (
     LOWER_HEX,
     Column,
     coalesced,
-    each,
     fields_of,
     has_repeats,
     is_made_of,
     is_utf8,
     json_arrays,
+    map_values,
     null_where_empty,
     null_where_zeros,
     offsets_of,
@@ -184,12 +184,12 @@ def _id(ids: Column) -> Column:
 
 
 def _enum(values: Column, names: tuple[str, ...], prefix: str) -> Column:
-    found = each(values, partial(enum_name, names=names, prefix=prefix), pa.string())
+    found = map_values(values, partial(enum_name, names=names, prefix=prefix), pa.string())
     return pc.fill_null(found, names[0])
 
 
 def _long(values: Column) -> Column:
-    numbers = each(values, long_or_none, pa.int64()) if pa.types.is_string(values.type) else values
+    numbers = map_values(values, long_or_none, pa.int64()) if pa.types.is_string(values.type) else values
     return pc.fill_null(numbers, 0)
 
 
@@ -240,7 +240,7 @@ def _scalar(name: str, values: Column) -> Column:
         return values
     if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
         return values.cast(pa.string())
-    return each(values, lambda value: attribute_text(json_scalar(name, value)), pa.string())
+    return map_values(values, lambda value: attribute_text(json_scalar(name, value)), pa.string())
 
 
 def _arrays(lists: Column) -> Column:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.columns import apply_to_distinct, each
+from spark_jobs.columns import apply_to_distinct, map_values
 from spark_jobs.judging.columns import NullableInts
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
@@ -31,7 +31,7 @@ def test_overflowing_sum_is_unknown(pairs):
 
 
 def test_equal_doubles_of_other_bits_are_separate_values():
-    assert each(pa.array([0.0, -0.0, 0.0]), str, pa.string()).to_pylist() == ["0.0", "-0.0", "0.0"]
+    assert map_values(pa.array([0.0, -0.0, 0.0]), str, pa.string()).to_pylist() == ["0.0", "-0.0", "0.0"]
 
 
 @pytest.mark.parametrize("width", [1, 3, 40])
