@@ -41,16 +41,6 @@ def map_values(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
     return pa.array(map(function, distinct.to_pylist()), kind).take(coded.indices)
 
 
-def equal(column: Column, value: object) -> Column:
-    """Return for each row whether it is ``value``; null stays null."""
-    return pc.equal(column, pa.scalar(value, column.type))
-
-
-def greater(column: Column, number: int) -> Column:
-    """Return for each row whether it is greater than ``number``; null stays null."""
-    return pc.greater(column, pa.scalar(number, column.type))
-
-
 def where(condition: Column, column: Column) -> Column:
     """Return the column where the condition holds, null elsewhere."""
     return pc.if_else(condition, column, pa.scalar(None, column.type))

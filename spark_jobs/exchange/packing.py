@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from bridge.storage import open_parquet
 from spark_jobs.columns import as_rows, hash_texts, take_groups
-from spark_jobs.judging.columns import single_arrays
+from spark_jobs.judging.columns import single_array, single_arrays
 from spark_jobs.judging.facts import is_trace_traffic
 from spark_jobs.judging.identity import KEY_COLUMNS, message_key
 from spark_jobs.schemas import EVENT, MENTION
@@ -167,30 +167,27 @@ def _mentions(bad: pa.Table) -> pa.Table:
 def _split(held: list[pa.Table], buckets: int, together: int = 1) -> Iterator[tuple[int, bytes]]:
     whole = pa.concat_tables(held, promote_options="permissive").unify_dictionaries()
     held.clear()
-    keys = whole.select(KEY_COLUMNS).combine_chunks().to_batches()
-    bucket_of = np.concatenate([_bucket_of(batch, buckets) for batch in keys]) // together
+    bucket_of = _bucket_of(message_key(single_arrays(whole.select(KEY_COLUMNS))), buckets) // together
     # The caller's name would keep every column alive while its sorted copy is made: 100 MiB for 200,000 rows.
     owned = [whole]
     del whole
     yield from _pack_sorted(*_sort_columns(owned, bucket_of), -(-buckets // together))
 
 
-def _bucket_of(batch: pa.RecordBatch, buckets: int) -> npt.NDArray[np.int64]:
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns["path"] = columns["path"].cast(pa.string())
-    return (hash_texts(message_key(columns)) % np.uint64(buckets)).astype(np.int64)
+def _bucket_of(texts: Column, buckets: int) -> npt.NDArray[np.int64]:
+    return (hash_texts(texts) % np.uint64(buckets)).astype(np.int64)
 
 
-def pack_rows(batch: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets: int) -> Iterator[tuple[int, bytes]]:
+def pack_rows(
+    rows: pa.RecordBatch | pa.Table, bucket_of: npt.NDArray[np.int64], buckets: int
+) -> Iterator[tuple[int, bytes]]:
     """Yield ``(bucket, blob)``: the rows of each bucket, in their order."""
-    yield from _pack_sorted(*_sort_columns([batch], bucket_of), buckets)
+    yield from _pack_sorted(*_sort_columns([rows], bucket_of), buckets)
 
 
 def pack_by(rows: pa.Table, name: str, buckets: int) -> Iterator[tuple[int, bytes]]:
     """Yield ``(bucket, blob)``: rows in their order, those of one value of a column of texts all in one bucket."""
-    for batch in rows.combine_chunks().to_batches():
-        bucket_of = (hash_texts(batch.column(name)) % np.uint64(buckets)).astype(np.int64)
-        yield from pack_rows(batch, bucket_of, buckets)
+    yield from pack_rows(rows, _bucket_of(single_array(rows[name]), buckets), buckets)
 
 
 def _sort_columns(owned: list[Any], bucket_of: npt.NDArray[np.int64]) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
@@ -205,7 +202,7 @@ def _sort_columns(owned: list[Any], bucket_of: npt.NDArray[np.int64]) -> tuple[p
     taken = as_rows(order)
     for at in range(len(columns)):
         if isinstance(columns[at], pa.ChunkedArray):
-            columns[at] = pa.concat_arrays(columns[at].chunks)
+            columns[at] = single_array(columns[at])
         columns[at] = columns[at].take(taken)
     return pa.RecordBatch.from_arrays(columns, names=names), bucket_of[order]
 

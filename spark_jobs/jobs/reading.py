@@ -14,14 +14,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bridge.otlp.detect import Side
 from bridge.storage import committed, make_directory, remove_tree
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
-from spark_jobs.columns import greater, where
+from spark_jobs.columns import pc, where
 from spark_jobs.exchange.packing import REPEATED
 from spark_jobs.judging.columns import identified_by_offset
 from spark_jobs.judging.facts import Survey, survey
@@ -71,7 +70,7 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
             columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
             read.by_place += int(identified_by_offset(columns).sum())
             times = (columns[name] for name in ("start_ms", "end_ms"))
-            latest = (pc.max(where(pc.invert(greater(some, LAST_MS)), some)).as_py() for some in times)
+            latest = (pc.max(where(pc.less_equal(some, LAST_MS), some)).as_py() for some in times)
             read.last_event_ms = greatest([read.last_event_ms, *latest])
             file.write(rows)
     read.files = (path,) if file.has_rows else ()

@@ -148,13 +148,13 @@ def coalesce_rows(column: Column, choices: Sequence[Ints], first: Column | None 
     return found
 
 
-def rank_words(words: Sequence[Any]) -> Ints:
-    """Return the place of each word in the order of its characters, and behind them -1 for null, which sorts first."""
-    order = sorted(range(len(words)), key=words.__getitem__)
-    ranks = np.empty(len(words) + 1, np.int64)
-    ranks[order] = np.arange(len(words))
-    ranks[-1] = -1
-    return ranks
+def rank_texts(texts: Column) -> Ints:
+    """Return the place of each text among the distinct ones, ordered by characters; -1 for null, which sorts first."""
+    coded = encode(texts)
+    order = sorted(range(len(coded.words)), key=coded.words.__getitem__)
+    ranks = np.full(coded.room, -1, np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks[coded.values]
 
 
 def least_per_group(groups: Ints, size: int, values: NullableInts) -> NullableInts:
@@ -168,10 +168,9 @@ def least_text_per_group(groups: Ints, size: int, texts: Column) -> Column:
     """Return the least known text of each of ``size`` groups, null where none is known; as ``least_per_group``."""
     if texts.null_count == len(texts):
         return pa.nulls(size, pa.string())
-    coded = encode(texts)
-    ranks = rank_words(coded.words)[coded.values]
+    ranks = rank_texts(texts)
     least = least_per_group(groups, size, NullableInts(ranks, ranks >= 0))
-    return take_rows(pa.array(sorted(coded.words), pa.string()), least.filled(-1))
+    return take_rows(pa.array(sorted(encode(texts).words), pa.string()), least.filled(-1))
 
 
 def number_in_runs(ordered: Ints) -> Ints:
@@ -182,10 +181,11 @@ def number_in_runs(ordered: Ints) -> Ints:
 
 def single_arrays(table: pa.Table) -> dict[str, Column]:
     """Return the columns of a table by name, each as one array."""
-    return {name: _single_array(table[name]) for name in table.column_names}
+    return {name: single_array(table[name]) for name in table.column_names}
 
 
-def _single_array(column: Column) -> Column:
+def single_array(column: Column) -> Column:
+    """Return the chunks of a column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)  # combine_chunks() would copy it
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -198,7 +198,7 @@ def flatten_sides(verdicts: pa.Table) -> dict[str, Column]:
     show its presence.
     """
     sides = [name for name in ("native", "otlp") if name in verdicts.column_names]
-    presence = {f"on_{name}": _single_array(verdicts[name].is_valid()) for name in sides}
+    presence = {f"on_{name}": single_array(verdicts[name].is_valid()) for name in sides}
     return single_arrays(verdicts.flatten()) | presence
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import equal, pc, where
+from spark_jobs.columns import pc, where
 from spark_jobs.judging.columns import LATEST, NullableInts, maximum
 from spark_jobs.sums import by, greatest, least
 from spark_jobs.taxonomy import Kind, Reason
@@ -142,5 +142,5 @@ def is_trace_traffic(topics: Column, sides: Column, trace_topics: Sequence[str])
 
 def _names(keys: Mapping[str, Column]) -> Column:
     """Return the topic of a publish, the group of a delivery, null of any other event."""
-    is_publish, is_consume = (equal(keys["kind"], kind.value) for kind in (Kind.PUBLISH, Kind.CONSUME))
+    is_publish, is_consume = (pc.equal(keys["kind"], kind.value) for kind in (Kind.PUBLISH, Kind.CONSUME))
     return pc.coalesce(where(is_publish, keys["topic"]), where(is_consume, keys["group_name"]))

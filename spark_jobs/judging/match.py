@@ -29,7 +29,7 @@ from spark_jobs.judging.columns import (
     least_text_per_group,
     maximum,
     number_in_runs,
-    rank_words,
+    rank_texts,
 )
 from spark_jobs.judging.identity import (
     CONSUME,
@@ -47,7 +47,7 @@ from spark_jobs.judging.merge import OTLP
 from spark_jobs.schemas import bare
 
 if TYPE_CHECKING:
-    from spark_jobs.columns import Codes, Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.judging.merge import Input, Merged
 
 _EXACT, _STRONG, _WEAK = 1, 2, 3
@@ -111,10 +111,9 @@ def _groups_concerned(merged: Merged) -> Ints:
 def _lay_out(given: Input, merged: Merged, groups: Ints) -> _Timeline:
     alone = merged.take(groups)
     is_otlp, start = alone.on_otlp, alone.start.coalesce(alone.end).filled(LATEST)
-    identities = _name_identities(given, alone)
     hashes = NullableInts.of(_column(given, alone, "raw_hash")).filled(0)
     of_message = alone.message * len(KINDS) + alone.kind
-    order = np.lexsort((rank_words(identities.words)[identities.values], hashes, start, of_message))
+    order = np.lexsort((rank_texts(_name_identities(given, alone)), hashes, start, of_message))
     groups, start, is_otlp, of_message = groups[order], start[order], is_otlp[order], of_message[order]
     begins = np.arange(len(groups)) - number_in_runs(of_message)
     so_far: Ints = np.cumsum(is_otlp)
@@ -132,10 +131,10 @@ def _lay_out(given: Input, merged: Merged, groups: Ints) -> _Timeline:
     )
 
 
-def _name_identities(given: Input, alone: Merged) -> Codes:
+def _name_identities(given: Input, alone: Merged) -> Column:
     rows = alone.any_row
     columns = {name: take_rows(given.events[name], rows) for name in (*KEY_COLUMNS, *IDENTITY_COLUMNS)}
-    return encode(name_identities(columns, message_key(columns), alone.kind, given.is_native[rows]))
+    return name_identities(columns, message_key(columns), alone.kind, given.is_native[rows])
 
 
 def _cut_blocks(start: Ints, begins: Ints) -> Ints:
@@ -154,7 +153,11 @@ def _cut_blocks(start: Ints, begins: Ints) -> Ints:
 
 
 def _candidates(line: _Timeline) -> tuple[Ints, Ints]:
-    """Return every native event with every span of its block that is near by place or by time."""
+    """Return every native event with every span of its block that is near by place or by time.
+
+    Spans of a block are numbered from its first one. Near are those within ``_REACH`` of ``place``, the event's own
+    number among the native events, or of ``beside``, how many spans of the block come before it.
+    """
     blocks = int(line.block[-1]) + 1
     spans = np.flatnonzero(line.is_otlp)
     first_span, span_count = np.full(blocks, -1, np.int64), np.bincount(line.block[spans], minlength=blocks)

@@ -23,7 +23,7 @@ from spark_jobs.judging.columns import (
     least_per_group,
     least_text_per_group,
     maximum,
-    rank_words,
+    rank_texts,
 )
 from spark_jobs.judging.identity import KINDS, has_full_key
 from spark_jobs.schemas import COMPARED_FIELDS, SIDE_FIELDS
@@ -179,11 +179,10 @@ def _part_of(given: Input) -> Ints:
 def _choose_among_copies(events: Mapping[str, Column], several: Ints, slot_of: Ints, kept: Ints) -> None:
     """Put into ``kept`` the earliest of the rows that share a slot."""
     start, end, arrival = (NullableInts.of(take_rows(events[name], several)) for name in _TIMES)
-    paths = encode(take_rows(events["path"], several))
     order = np.lexsort(
         (
             *(_null_first(take_rows(events[name], several)) for name in ("record_index", "line")),
-            rank_words(paths.words)[paths.values],
+            rank_texts(take_rows(events["path"], several)),
             arrival.filled(LATEST),
             _null_first(take_rows(events["raw_hash"], several)),
             start.coalesce(end).filled(LATEST),

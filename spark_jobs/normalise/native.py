@@ -31,8 +31,6 @@ from otel_mqtrace.wire.native.layout import (
 from spark_jobs.columns import (
     binary_bytes,
     coalesced,
-    equal,
-    greater,
     is_known,
     is_true,
     is_utf8,
@@ -209,7 +207,7 @@ class _Reader:
 
 
 def _is_left_out(bodies: pa.RecordBatch) -> NDArray[np.bool_]:
-    return is_true(greater(pc.binary_length(bodies.column("body")), _MOST_HELD)) | is_known(bodies.column("bad"))
+    return is_true(pc.greater(pc.binary_length(bodies.column("body")), _MOST_HELD)) | is_known(bodies.column("bad"))
 
 
 def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:
@@ -355,7 +353,7 @@ def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Colum
 
 def _events(messages: Mapping[str, Column], name_writers: Callable[[Column], Column]) -> dict[str, Column]:
     rows, types, timestamp_ms = len(messages["type"]), messages["type"], messages["timestamp_ms"]
-    is_publish, is_after = (equal(types, kind.value) for kind in (TraceType.PUB, TraceType.SUB_AFTER))
+    is_publish, is_after = (pc.equal(types, kind.value) for kind in (TraceType.PUB, TraceType.SUB_AFTER))
     cost_ms = messages["cost_ms"].cast(pa.int64())
     plain = ("retry_times", "body_length", "msg_type", "success", "context_code", "transaction_state")
     return {
@@ -398,5 +396,5 @@ def _sum(time_ms: Column, took_ms: Column) -> Column:
 
 def _extra(messages: Mapping[str, Column]) -> Column:
     """Return how many rows stand for no record of their own: a batch's further messages; what a body has glued."""
-    is_first = equal(messages["id_at"], 0)
+    is_first = pc.equal(messages["id_at"], 0)
     return pc.if_else(is_first, messages["surplus"], pa.scalar(1, pa.int64()))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bridge.otlp.roles import (
     ALIASES,
@@ -27,13 +26,12 @@ from spark_jobs.columns import (
     apply_to_distinct,
     as_rows,
     coalesced,
-    equal,
-    greater,
     is_known,
     make_batch,
     map_values,
     offsets_from,
     opened,
+    pc,
     repeated,
     take_rows,
     where,
@@ -109,7 +107,7 @@ def _events(spans: SpanBatch) -> dict[str, Column]:
         # A send that got no answer (one-way, refused) has its id in a captured property only.
         "id_source": where(own_id.is_valid(), id_source),
         "group_name": _group_names(spans),
-        "keys": where(greater(pc.list_value_length(keys), 0), keys),
+        "keys": where(pc.greater(pc.list_value_length(keys), 0), keys),
         "start_ms": start_ms,
         "end_ms": where(has_ended, end_ms),
         "cost_ms": where(has_ended, coalesced(integer(spans.text("cost_ms"), _LONG), pc.subtract(end_ms, start_ms))),
@@ -124,21 +122,21 @@ def _events(spans: SpanBatch) -> dict[str, Column]:
 
 def _milliseconds(nanoseconds: Column) -> Column:
     """Whole milliseconds, cut as Java's clock cuts them; an unset time (0) is null."""
-    return where(greater(nanoseconds, 0), pc.divide(nanoseconds, NS_PER_MS))
+    return where(pc.greater(nanoseconds, 0), pc.divide(nanoseconds, NS_PER_MS))
 
 
 def _place(spans: SpanBatch, dotted: Column) -> Column:
     """Return the place of the message: ``topic-partition@offset``, or what the writer calls its physical id."""
     given = spans.text("offset_msg_id")
     partition, offset = spans.text("partition"), spans.text("kafka_offset")
-    is_place = pc.and_(greater(integer(partition, _INT), -1), greater(integer(offset, _LONG), -1))
+    is_place = pc.and_(pc.greater(integer(partition, _INT), -1), pc.greater(integer(offset, _LONG), -1))
     place = pc.binary_join_element_wise(spans.text("topic"), "-", partition, "@", offset, "")
     return coalesced(given, where(is_place, place), dotted)
 
 
 def _dotted_place(spans: SpanBatch) -> Column:
     ids = spans.text("msg_id")
-    likely = pc.and_(equal(spans.text("system"), _KAFKA), pc.match_substring(ids, "."))
+    likely = pc.and_(pc.equal(spans.text("system"), _KAFKA), pc.match_substring(ids, "."))
     dotted, like = apply_to_distinct(offset_in_id, where(likely, ids), spans.text("topic"))
     return pa.array(dotted, pa.string()).take(as_rows(like))
 
@@ -146,7 +144,7 @@ def _dotted_place(spans: SpanBatch) -> Column:
 def _group_names(spans: SpanBatch) -> Column:
     """Old names of the Java agent: the group is only in the name of the thread that ran the listener."""
     threads = map_values(spans.text("thread_name"), _group_of_thread, pa.string())
-    return coalesced(present(spans.text("group_name")), where(equal(spans.roles["kind"], "consume"), threads))
+    return coalesced(present(spans.text("group_name")), where(pc.equal(spans.roles["kind"], "consume"), threads))
 
 
 def _group_of_thread(name: str) -> str | None:
@@ -157,7 +155,7 @@ def _group_of_thread(name: str) -> str | None:
 def _batch_sizes(spans: SpanBatch) -> Column:
     """Return how many messages were in the same call; null where the span leaves it open."""
     together = pa.array(spans.messages.together, _INT)
-    counted = where(greater(together, 1), together)
+    counted = where(pc.greater(together, 1), together)
     alone = where(spans.roles["is_alone"], pa.repeat(pa.scalar(1, _INT), len(spans)))
     return coalesced(counted, integer(spans.text("batch_count"), _INT), alone)
 
@@ -172,12 +170,12 @@ def _sent_sampled(spans: SpanBatch) -> Column:
     is_sampled = _has_bit(link, _SAMPLED)
     is_known = pc.or_(is_sampled, _has_bit(link, _REMOTENESS_KNOWN))
     is_honest = _has_bit(spans.messages.of_span("flags"), _SAMPLED)
-    is_delivery = equal(spans.roles["kind"], "consume")
+    is_delivery = pc.equal(spans.roles["kind"], "consume")
     return where(pc.and_(pc.and_(is_delivery, is_honest), is_known), is_sampled)
 
 
 def _has_bit(flags: Column, bit: int) -> Column:
-    return equal(pc.bit_wise_and(flags, bit), bit)
+    return pc.equal(pc.bit_wise_and(flags, bit), bit)
 
 
 _NAMES: Final = sorted({name for alias in ALIASES.values() for name in (*alias.names, *alias.arrays)})
@@ -271,15 +269,16 @@ class Messages:
 
     def text(self, field: str) -> Column:
         """Return a field as text: from the message's own link first, then from the span."""
-        return self._ids() if field == "msg_id" else self._found(methodcaller("text", field))
+        of_span = self._own_ids() if field == "msg_id" else None
+        return self._read(methodcaller("text", field), of_span)
 
     def own_text(self, field: str) -> Column:
         """Return a field as text where link or span has its attribute, not only a captured header."""
-        return self._found(methodcaller("own_text", field))
+        return self._read(methodcaller("own_text", field))
 
     def keys(self) -> Column:
         """Return the keys of each message as a set; it may be empty."""
-        return self._found(Attributes.keys)
+        return self._read(Attributes.keys)
 
     def link_flags(self) -> Column:
         """Return the flags of the message's own link, or of the only one of its span."""
@@ -296,20 +295,17 @@ class Messages:
         has_links = self._is_link | (self.at == 0) & is_known(self._spans["links"])[self._span]
         return pa.ListArray.from_arrays(offsets_from(counts), places, mask=pa.array(~has_links))
 
-    def _ids(self) -> Column:
+    def _own_ids(self) -> Column:
+        """Return for each message its own one of the ids on its span."""
         split = pc.split_pattern(self._given, _JOINED)
         place = split.offsets.to_numpy()[self._span] + np.where(self._is_link, 0, self.at)
-        return self._over(
-            methodcaller("text", "msg_id"), split.values.take(pa.array(place, mask=~is_known(self.given_id)))
-        )
+        return split.values.take(pa.array(place, mask=~is_known(self.given_id)))
 
-    def _found(self, look: Callable[[Attributes], Column]) -> Column:
-        return self._over(look, self._spread(look(self._of_spans)))
-
-    def _over(self, look: Callable[[Attributes], Column], otherwise: Column) -> Column:
-        if not self._is_link.any():
-            return otherwise
-        return coalesced(take_rows(look(self._of_links), self._link), otherwise)
+    def _read(self, field: Callable[[Attributes], Column], of_span: Column | None = None) -> Column:
+        """Return a field of the message's own link, else of its span, where it is ``of_span`` if that is given."""
+        if of_span is None:
+            of_span = self._spread(field(self._of_spans))
+        return coalesced(take_rows(field(self._of_links), self._link), of_span) if self._is_link.any() else of_span
 
     def _spread(self, column: Column) -> Column:
         return column.take(pa.array(self._span))
