@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from spark_jobs.columns import is_known, is_true
 from spark_jobs.explain import rules
 from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
-from spark_jobs.explain.keys import Keys
 from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal
 from spark_jobs.policy.profiles import (
     CALL_WITHOUT_REGION,
@@ -32,7 +31,7 @@ from spark_jobs.policy.profiles import (
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from spark_jobs.columns import Column, Mask
     from spark_jobs.explain.evidence import Evidence, WantedKeys
@@ -125,19 +124,6 @@ def is_in_gap(neighbours: Neighbours) -> Mask:
 _ROWS_AT_ONCE: Final = 100_000
 
 
-class _Residue(NamedTuple):
-    """The whole residue: its columns, what the rules found of its rows, and which of them are in a gap."""
-
-    columns: Mapping[str, Column]
-    findings: pa.Table
-    in_gap: Mask
-    policy: Policy
-
-    def is_found(self, find: Callable[[ResidueRows], rules.Found]) -> Mask:
-        """Return the rows to which a rule applies."""
-        return np.asarray(self.findings[find.__name__]) > 0
-
-
 @dataclass(frozen=True, slots=True)
 class Explainer:
     """One row of the table.
@@ -155,7 +141,7 @@ class Explainer:
     reason: Reason
     details: tuple[str, ...]
     find: Callable[[ResidueRows], rules.Found]
-    confirm: Callable[[_Residue], Mask] | None = None
+    confirm: Callable[[rules.Residue], Mask] | None = None
     of_carried: bool = True
     design: ByDesign | None = None
 
@@ -171,32 +157,17 @@ def _by_design(design: ByDesign, find: Callable[[ResidueRows], rules.Found], **o
     return Explainer(Reason.BY_DESIGN, (design.rule,), find, design=design, **options)
 
 
-def _confirm_producers(residue: _Residue) -> Mask:
-    producers: Any = residue.findings["producer"].combine_chunks()
-    keys = Keys(np.asarray(producers.fill_null(0)), is_known(producers))
-    return rules.confirm_producers(keys, residue.is_found(rules.find_untraced_sends))
-
-
-def _confirm_trace_off(residue: _Residue) -> Mask:
-    is_unrecorded = residue.is_found(rules.find_unrecorded_messages)
-    return rules.confirm_several_groups(residue.columns, is_unrecorded) & ~residue.in_gap
-
-
-def _confirm_weak_keys(residue: _Residue) -> Mask:
-    return rules.confirm_weak_keys(residue.columns, residue.policy.widest_tolerance("start_ms"))
-
-
 EXPLAINERS: Final = (
     _by_design(NO_TRACE_CONTEXT, rules.find_untraced_sends),
-    _by_design(PRODUCER_NOT_TRACED, rules.find_unrecorded_producers, confirm=_confirm_producers, of_carried=False),
+    _by_design(PRODUCER_NOT_TRACED, rules.find_unrecorded_producers, confirm=rules.confirm_producers, of_carried=False),
     _by_design(CALL_WITHOUT_REGION, rules.find_calls_without_region),
-    _by_design(TRACE_OFF, rules.find_unrecorded_messages, confirm=_confirm_trace_off),
+    _by_design(TRACE_OFF, rules.find_unrecorded_messages, confirm=rules.confirm_trace_off),
     _by_design(LITE_PULL, rules.find_lite_pull),
     Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED, rules.find_unsampled),
     Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, of_carried=False),
     Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, of_carried=False),
     Explainer(Reason.LATE_BEYOND_RETENTION, rules.BEGINNINGS, rules.find_before_input, of_carried=False),
-    Explainer(Reason.KEY_DEGRADED, ("partner_without_id",), rules.find_weak_keys, confirm=_confirm_weak_keys),
+    Explainer(Reason.KEY_DEGRADED, ("partner_without_id",), rules.find_weak_keys, confirm=rules.confirm_weak_keys),
 )
 """Every rule but the budgets, in the order they are tried."""
 
@@ -231,7 +202,7 @@ def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach 
     if not findings:
         return Reasons(pa.nulls(0, pa.string()), pa.nulls(0, pa.string()))
     columns = flatten_sides(residue)
-    whole = _Residue(columns, pa.concat_tables(findings), np.zeros(len(residue), bool), policy)
+    whole = rules.Residue(columns, pa.concat_tables(findings), np.zeros(len(residue), bool), policy)
     wanted = _find_gap_questions(whole)
     if len(wanted):
         is_missing = is_in_gap(merge_neighbours(find_neighbours(wanted)))
@@ -259,10 +230,10 @@ def _apply_rules(rows: ResidueRows) -> pa.Table:
     )
 
 
-def _find_gap_questions(residue: _Residue) -> pa.Table:
+def _find_gap_questions(residue: rules.Residue) -> pa.Table:
     """Return ``DELIVERIES``: the messages whose neighbours decide whether trace was switched off for them."""
     columns, findings = residue.columns, residue.findings
-    is_several = rules.confirm_several_groups(columns, residue.is_found(rules.find_unrecorded_messages))
+    is_several = rules.is_unrecorded_by_several_groups(residue)
     is_lost = is_equal(columns["kind"], Kind.CONSUME.value) & ~is_true(columns["on_native"])
     is_wanted = _is_any_of(columns["msg_id"], columns["msg_id"].filter(pa.array(is_several)))
     is_wanted &= _is_any_of(columns["group"], columns["group"].filter(pa.array(is_lost)))
@@ -277,7 +248,7 @@ def _is_any_of(column: Column, values: Column) -> Mask:
     return is_true(pc.is_in(column, value_set=values)) & is_known(column)
 
 
-def _choose_reasons(residue: _Residue) -> Reasons:
+def _choose_reasons(residue: rules.Residue) -> Reasons:
     columns = residue.columns
     is_carried = is_known(columns["native.first_seen_run"]) | is_known(columns["otlp.first_seen_run"])
     reasons = np.array(columns["reason"].to_pylist(), object)

@@ -15,17 +15,32 @@ import pyarrow.compute as pc
 
 from spark_jobs.columns import encode, is_known, is_true, join_codes
 from spark_jobs.explain.evidence import NEXT_IDS
-from spark_jobs.explain.keys import COUNTER_VALUES, Keys
+from spark_jobs.explain.keys import COUNTER_VALUES
 from spark_jobs.judging.columns import NullableInts, is_equal
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.explain.evidence import ResidueRows, RowEvidence
+    from spark_jobs.policy.policy import Policy
 
 Found: TypeAlias = npt.NDArray[np.int8] | npt.NDArray[np.bool_]
+
+
+class Residue(NamedTuple):
+    """The whole residue: its columns, what the rules found of its rows, and which of them are in a gap."""
+
+    columns: Mapping[str, Column]
+    findings: pa.Table
+    in_gap: Mask
+    policy: Policy
+
+    def is_found(self, find: Callable[[ResidueRows], Found]) -> Mask:
+        """Return the rows to which a rule applies."""
+        return np.asarray(self.findings[find.__name__]) > 0
+
 
 SILENT: Final = ("topic", "group", "service and topic", "service and group", "service", "process")
 """What may be silent: the details of WRITER_SILENT."""
@@ -139,10 +154,12 @@ def find_unrecorded_producers(rows: ResidueRows) -> Found:
     return found
 
 
-def confirm_producers(producers: Keys, is_untraced_send: Mask) -> Mask:
+def confirm_producers(residue: Residue) -> Mask:
     """Return which rows are of a producer that created no trace context for at least ``_PROVING_SENDS`` sends."""
-    keys, counts = np.unique(producers.values[producers.known & is_untraced_send], return_counts=True)
-    return producers.known & np.isin(producers.values, keys[counts >= _PROVING_SENDS])
+    producers: Column = residue.findings["producer"].combine_chunks()
+    values, known = np.asarray(producers.fill_null(0)), is_known(producers)
+    keys, counts = np.unique(values[known & residue.is_found(find_untraced_sends)], return_counts=True)
+    return known & np.isin(values, keys[counts >= _PROVING_SENDS])
 
 
 # -- deliveries that RocketMQ does not record -------------------------------------------------------------------------
@@ -161,20 +178,26 @@ def find_unrecorded_messages(rows: ResidueRows) -> Found:
     """Return the deliveries of messages that no group recorded, in groups that do record others.
 
     Clients before 5 skip messages with the property ``TRACE_ON=false`` on consume only; no record holds the property.
-    So ``confirm_several_groups`` demands several groups, and ``gaps`` excludes runs of missing messages.
+    So ``confirm_trace_off`` demands several groups, and excludes runs of missing messages.
     """
     records_others = rows.evidence_of("name").count("native") > 0
     return rows.is_lost_delivery & rows.evidence_of("message").has_none("native_deliveries") & records_others
 
 
-def confirm_several_groups(residue: Mapping[str, Column], is_unrecorded: Mask) -> Mask:
+def confirm_trace_off(residue: Residue) -> Mask:
+    """Return which of the unrecorded deliveries several groups lack, and are in no gap."""
+    return is_unrecorded_by_several_groups(residue) & ~residue.in_gap
+
+
+def is_unrecorded_by_several_groups(residue: Residue) -> Mask:
     """Return which of the unrecorded deliveries have a message that other groups did not record either."""
-    deliveries = pa.table({name: residue[name] for name in ("msg_id", "group")})
-    is_chosen = is_unrecorded & is_known(residue["msg_id"]) & is_known(residue["group"])
+    msg_ids, groups = residue.columns["msg_id"], residue.columns["group"]
+    is_chosen = residue.is_found(find_unrecorded_messages) & is_known(msg_ids) & is_known(groups)
+    deliveries = pa.table({"msg_id": msg_ids, "group": groups})
     messages = deliveries.filter(pa.array(is_chosen)).group_by("msg_id", use_threads=False)
     counted = messages.aggregate([("group", "count_distinct")])
     several = counted.filter(pc.greater(counted["group_count_distinct"], pa.scalar(1)))["msg_id"]
-    return is_chosen & is_true(pc.is_in(residue["msg_id"], several.combine_chunks()))
+    return is_chosen & is_true(pc.is_in(msg_ids, several.combine_chunks()))
 
 
 def find_lite_pull(rows: ResidueRows) -> Found:
@@ -337,18 +360,19 @@ def find_weak_keys(rows: ResidueRows) -> Found:
     return ~is_known(rows.columns["msg_id"]) | rows.is_alone("native")
 
 
-def confirm_weak_keys(residue: Mapping[str, Column], tolerance_ms: int) -> Mask:
+def confirm_weak_keys(residue: Residue) -> Mask:
     """Return which residue keys have at least as many spans without an id around them as native records.
 
-    The spans have the key's topic (or group) and kind and start within ``tolerance_ms``. With fewer spans than records
+    The spans have the key's topic (or group) and kind and start within the tolerance. With fewer spans than records
     some are certainly lost, and all stay unexplained.
     """
-    is_consume = is_equal(residue["kind"], Kind.CONSUME.value)
-    name = pc.if_else(pa.array(is_consume), residue["group"], residue["topic"])
-    near_ms = NullableInts.of(residue["event_ms"]).believable()
-    is_named = (is_consume | is_equal(residue["kind"], Kind.PUBLISH.value)) & is_known(name)
+    columns, tolerance_ms = residue.columns, residue.policy.widest_tolerance("start_ms")
+    is_consume = is_equal(columns["kind"], Kind.CONSUME.value)
+    name = pc.if_else(pa.array(is_consume), columns["group"], columns["topic"])
+    near_ms = NullableInts.of(columns["event_ms"]).believable()
+    is_named = (is_consume | is_equal(columns["kind"], Kind.PUBLISH.value)) & is_known(name)
     rows = np.flatnonzero(is_named & near_ms.known)
-    kinds, names = encode(residue["kind"]), encode(name)
+    kinds, names = encode(columns["kind"]), encode(name)
     groups = join_codes((kinds.values, kinds.room), (names.values, names.room))[rows]
     order = np.lexsort((near_ms.values[rows], groups))
     found = np.zeros(len(is_named), bool)
@@ -356,7 +380,7 @@ def confirm_weak_keys(residue: Mapping[str, Column], tolerance_ms: int) -> Mask:
         times = near_ms.values[members]
         first = np.searchsorted(times, times - tolerance_ms, side="left")
         behind = np.searchsorted(times, times + tolerance_ms, side="right")
-        masks = (~is_known(residue["msg_id"])[members], is_true(residue["on_native"])[members])
+        masks = (~is_known(columns["msg_id"])[members], is_true(columns["on_native"])[members])
         sums = (np.concatenate([[0], np.cumsum(mask)]) for mask in masks)
         spans, records = (total[behind] - total[first] for total in sums)
         found[members] = (spans >= records) & (records > 0)
