@@ -7,7 +7,7 @@ of a counter. The bytes before these (host address, process id, class loader) ar
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,20 +34,8 @@ _DIGITS: Final[Any] = np.zeros(256, np.uint8)
 _DIGITS[list(b"0123456789ABCDEF")] = range(16)
 _SLICE_MS: Final = 8_192  # the width of the slices of time that sends without an id are looked up by
 
-
-class Keys(NamedTuple):
-    """A hash for each row; it means nothing where ``known`` is false, because some part of the key is unknown."""
-
-    values: npt.NDArray[np.uint64]
-    known: Mask
-
-    def where(self, mask: Mask) -> Keys:
-        """Return the keys of the rows where ``mask`` holds."""
-        return Keys(self.values, self.known & mask)
-
-    def to_arrow(self) -> Column:
-        """Return an Arrow column, null where unknown."""
-        return pa.array(self.values, mask=~self.known)
+Keys: TypeAlias = NullableInts
+"""A hash for each row, of 64 bits without a sign; unknown where some part of the key is unknown."""
 
 
 def _hash_text(column: Column) -> Keys:
@@ -188,8 +176,8 @@ def _name(rows: KeyedRows) -> Keys:
 
 
 def _caller(rows: KeyedRows) -> Keys:
-    parts = zip(rows.listener.process, rows.sender.process, strict=True)
-    return Keys(*(np.where(rows.is_consume, one, other) for one, other in parts))
+    listener, sender = rows.listener.process, rows.sender.process
+    return listener.where(rows.is_consume).coalesce(sender.where(~rows.is_consume))
 
 
 def _listener_span(rows: KeyedRows) -> Keys:

@@ -218,7 +218,7 @@ def name_age(age_ms: int | None) -> str | None:
     """Return the band of ``AGES`` that an open event of this age belongs to."""
     if age_ms is None:
         return None
-    return next((name for name, below_ms in AGES if below_ms is None or age_ms < below_ms), None)
+    return next(name for name, below_ms in AGES if below_ms is None or age_ms < below_ms)
 
 
 def name_open_age(age_ms: int | None, grace_ms: int) -> str:
