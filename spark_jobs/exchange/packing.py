@@ -51,10 +51,9 @@ REPEATED: Final = (
 )
 """Columns whose values repeat stay dictionaries from the file through the shuffle."""
 _COLUMNS: Final = tuple(name for name in EVENT.names if name not in {"scope", "links"})
-COLUMN_TYPES: Final[Mapping[str, Any]] = {
-    name: pa.dictionary(pa.int32(), pa.string()) if name in REPEATED else EVENT.field(name).type for name in _COLUMNS
-}
-"""The columns of packed rows, as they are judged."""
+_WORD: Final[Any] = pa.dictionary(pa.int32(), pa.string())
+_PACKED: Final = pa.schema({name: _WORD if name in REPEATED else EVENT.field(name).type for name in _COLUMNS})
+"""Packed rows, as they are judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +156,7 @@ def _mentions(bad: pa.Table) -> pa.Table:
         for row in bad.select(["side", "path", "line", "bad"]).to_pylist()
         for msg_id in row["bad"]["mentions"] or ()
     ]
-    found = pa.Table.from_pylist(rows, schema=pa.schema([EVENT.field(name) for name in _COLUMNS]))
-    for at, name in enumerate(found.column_names):
-        if name in REPEATED:
-            found = found.set_column(at, name, found[name].dictionary_encode())
-    return found
+    return pa.Table.from_pylist(rows, schema=_PACKED)
 
 
 def _split(held: list[pa.Table], buckets: int, together: int = 1) -> Iterator[tuple[int, bytes]]:
@@ -285,10 +280,9 @@ def open_bucket(blobs: list[bytes], memory_bytes: int = MEMORY_BYTES) -> Bucket:
 
 def _write_rows(path: Path, blobs: list[bytes], memory_bytes: int) -> None:
     """Write the rows of all blobs as one Arrow IPC stream of few batches; empty the list."""
-    schema = pa.schema(list(COLUMN_TYPES.items()))
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, _PACKED) as stream:
         for group in take_blobs(blobs, memory_bytes // 2):
-            stream.write_table(open_blobs(group).select(schema.names).cast(schema))
+            stream.write_table(open_blobs(group).select(_PACKED.names).cast(_PACKED))
 
 
 def _write_columns(rows: Path, path: Path) -> Bucket:

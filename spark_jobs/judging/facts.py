@@ -114,19 +114,17 @@ def read_facts(found: Survey, grace_ms: int, *, is_complete: bool = False) -> Fa
     firsts = {side: least(row.first_ms for row in rows) for side, rows in inside.items()}
     known = [end for rows in inside.values() if (end := greatest(row.last_ms for row in rows)) is not None]
     scopes: dict[str, Counter[str]] = {side: Counter() for side in _SIDES}
-    in_scope: Counter[str] = Counter(dict.fromkeys(_SIDES, 0))
     named: Counter[tuple[str, str]] = Counter()
     for (side, kind, scope), row in found.rows.items():
-        if scope is not None:
-            scopes[side][scope] += row.rows
-        else:
-            in_scope[side] += row.rows
+        if scope is None:
             named[side, kind or ""] += row.named
+        else:
+            scopes[side][scope] += row.rows
     return Facts(
         first_ms=least(firsts.values()),
         data_end_ms=max(known, default=None),
         horizon_ms=None if len(known) < len(_SIDES) else max(known) if is_complete else min(known) - grace_ms,
-        in_scope=dict(in_scope),
+        in_scope={side: sum(row.rows for row in rows) for side, rows in inside.items()},
         malformed={side: found.malformed.get(side, 0) for side in _SIDES},
         scopes=scopes,
         first=firsts,
