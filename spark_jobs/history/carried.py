@@ -78,8 +78,8 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
     files, counts, by_position, before = [], Counter[str](), 0, 0
     for number, path in enumerate(carried):
         events = read_rows(path, EVENT)
-        counts.update(_count_sides(events))
         ids = flatten_sides(events.select(["side", "msg_id", "offset_msg_id"]))
+        counts.update(ids["side"].to_pylist())
         by_position += int((identified_by_offset(ids) & is_equal(ids["side"], "otlp")).sum())
         own = mark(len(events), rows[(rows >= before) & (rows < before + len(events))] - before)
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
@@ -109,14 +109,9 @@ def _find_read_again(carried: Sequence[str], fresh: Sequence[str]) -> tuple[Coun
                 table = file.read_row_group(group, columns=columns, use_threads=False)
                 events = table.filter(table["bad"].is_null())
                 fresh_rows, carried_rows = positions.match(events)
-                counts.update(_count_sides(events.take(fresh_rows)))
+                counts.update(events["side"].take(pa.array(fresh_rows)).to_pylist())
                 rows.append(carried_rows)
     return counts, np.concatenate(rows)
-
-
-def _count_sides(events: pa.Table) -> Counter[str]:
-    sides: list[Any] = events["side"].to_pylist()
-    return Counter(sides)
 
 
 @dataclass(frozen=True, slots=True)
