@@ -203,8 +203,6 @@ def collect_traffic(events: pa.Table, wanted: WantedKeys) -> Evidence:
 
     The id of a trace message is one of its process's, and its span shows how long the spans of that process went on.
     """
-    if not len(events):
-        return merge_evidence([])
     rows = KeyedRows(flatten_sides(events.select(TRAFFIC_COLUMNS)))
     over_ms = rows.number("end_ms").coalesce(rows.number("start_ms")).believable()
     families = [(rows.senders(), None), (rows.ids(rows.sender), rows.sender.drawn_ms)]

@@ -105,8 +105,6 @@ class Tally:
 def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
     """Count verdicts, given as the columns of ``flatten_sides``."""
     tally = Tally()
-    if not len(verdicts["status"]):
-        return tally
     event = NullableInts.of(verdicts["event_ms"]).believable()
     words = {name: verdicts[name] for name in (*_WORDS, "on_native", "on_otlp")} | _age_bands(verdicts, event, how)
     sums = {name: verdicts[name] for name in COUNTS}

@@ -92,8 +92,6 @@ def count_differing(columns: Mapping[str, Column]) -> Differing:
     """Count the pairs of values of each field that is DIFFERENT somewhere, the most frequent ones of each."""
     maps = columns["field_verdicts"].drop_null()
     rows_of = np.flatnonzero(is_known(columns["field_verdicts"]))
-    if not len(rows_of):
-        return Counter()
     bounds, (keys, words) = opened(maps, maps.keys, maps.items)
     hits = np.flatnonzero(is_equal(words, FieldVerdict.DIFFERENT.value))
     owner = rows_of[np.searchsorted(bounds, hits, side="right") - 1]

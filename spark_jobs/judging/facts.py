@@ -85,8 +85,6 @@ def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = (
         is_bad = pc.is_valid(columns["bad"])
         malformed = Counter(columns["side"].filter(is_bad).to_pylist())
         columns = {name: columns[name].filter(pc.invert(is_bad)) for name in _USED}
-    if not len(columns["side"]):
-        return Survey({}, malformed)
     keys = {name: columns[name].cast(pa.string()) for name in (*_BY, "topic", "group_name")}
     if trace_topics:
         is_traffic = is_trace_traffic(keys["topic"], keys["side"], trace_topics)
