@@ -18,7 +18,6 @@ from bridge.storage import SCHEMES, StorePath, as_path, can_use_hadoop, open_sto
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
-from otel_mqtrace.config import has_open_bracket
 from otel_mqtrace.landing import IN_PROGRESS_SUFFIX, claim
 
 if TYPE_CHECKING:
@@ -304,19 +303,6 @@ def _raise(error: OSError) -> None:
 def _ignored(relative: PurePath) -> bool:
     hidden = any(part.startswith(_HIDDEN) for part in relative.parts)
     return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)
-
-
-def parse_pattern(text: str, *, name: str) -> str:
-    """Return a pattern of names as a shell has them: ``*``, ``?``, ``[…]``.
-
-    Raises:
-        UsageError: it is empty, or a bracket is not closed; the line names the option.
-    """
-    if not text.strip():
-        raise UsageError(f"{name} is empty: write a name, or a pattern such as PG_*")
-    if has_open_bracket(text):
-        raise UsageError(f"{name} '{text}' has a [ that no ] closes: close it, or write [[] for the character itself")
-    return text
 
 
 UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

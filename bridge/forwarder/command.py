@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from bridge.addresses import parse_directory, parse_duration_ms, parse_pattern
+from bridge.addresses import parse_directory, parse_duration_ms
 from bridge.codec.framing import MessageTypeMap
 from bridge.commands import LONGEST_TIMEOUT_MS, Charset, TimeoutMs, TypeMap, option
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.config import has_open_bracket
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 
@@ -156,11 +157,25 @@ def forward(  # noqa: PLR0913 - one parameter per option
         max_pending=max_pending,
         service_name=_fixed_name(service_name, service_name_from),
         messaging_system=messaging_system,
-        stamped_after=tuple(parse_pattern(each, name="--stamped-after") for each in stamped_after or ()),
+        stamped_after=tuple(map(parse_pattern, stamped_after or ())),
         msg_type_map=msg_type_map.value,
         charset=charset,
     )
     return run(options, as_json=as_json)
+
+
+def parse_pattern(text: str) -> str:
+    """Return a pattern of group names as a shell has them: ``*``, ``?``, ``[…]``.
+
+    Raises:
+        UsageError: it is empty, or a bracket is not closed.
+    """
+    if not text.strip():
+        raise UsageError("--stamped-after is empty: write a name, or a pattern such as PG_*")
+    if has_open_bracket(text):
+        problem = "has a [ that no ] closes: close it, or write [[] for the character itself"
+        raise UsageError(f"--stamped-after '{text}' {problem}")
+    return text
 
 
 def _fixed_name(name: str | None, name_from: _ServiceNameFrom) -> str | None:

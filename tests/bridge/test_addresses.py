@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.addresses import Kind, data_files, expand_files, parse_address, parse_directory, parse_pattern, reads_tree
+from bridge.addresses import Kind, data_files, expand_files, parse_address, parse_directory, reads_tree
+from bridge.forwarder.command import parse_pattern
 from otel_mqtrace._errors import UsageError
 
 
@@ -104,10 +105,10 @@ def test_relative_directory_with_a_colon_is_no_url_to_pyarrow(tmp_path, monkeypa
 
 @pytest.mark.parametrize("text", ["PG_[[]", "[]]", "[!]]", "[!a]b", "[a[]", "a]"])
 def test_pattern_whose_brackets_fnmatch_closes_is_taken(text):
-    assert parse_pattern(text, name="--stamped-after") == text
+    assert parse_pattern(text) == text
 
 
 @pytest.mark.parametrize("text", ["[", "[]", "[!]", "a[b", "[[]["])
 def test_pattern_with_a_bracket_that_fnmatch_takes_for_itself_is_refused(text):
     with pytest.raises(UsageError, match="no ] closes"):
-        parse_pattern(text, name="--stamped-after")
+        parse_pattern(text)
