@@ -63,9 +63,6 @@ class HistoryFiles:
     since_ms: int = 0
 
 
-NO_HISTORY: Final = HistoryFiles()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPlan:
     """What every bucket is judged by, and the directories its verdicts go to: those with a reason, those without.
@@ -78,7 +75,7 @@ class BucketPlan:
     counting: CountPlan
     settled: str
     residue: str
-    history: HistoryFiles = NO_HISTORY
+    history: HistoryFiles = field(default_factory=HistoryFiles)
     near: tuple[range, ...] | None = None
 
 
@@ -93,7 +90,7 @@ class Counted:
     closed: pa.Table = field(default_factory=CLOSED.empty_table)
 
     @classmethod
-    def of(cls, verdicts: pa.Table, how: CountPlan, history: HistoryFiles = NO_HISTORY) -> Counted:
+    def of(cls, verdicts: pa.Table, how: CountPlan, history: HistoryFiles) -> Counted:
         """Count ``VERDICT`` rows."""
         columns = flatten_sides(verdicts)
         return cls(
@@ -174,8 +171,12 @@ def _count_slice(
     verdicts = assign_lifecycle(part.verdicts, how.runs, closed)
     columns = flatten_sides(verdicts)
     final = files.write(part, verdicts)
-    counted = Counted.of(final, how.counting, how.history)
-    judged = Judged(counted, measure(columns), note_settled(final, how.near), {}, find_verdict_owners(verdicts))
+    judged = Judged(
+        counted=Counted.of(final, how.counting, how.history),
+        durations=measure(columns),
+        settled=note_settled(final, how.near),
+        owners=find_verdict_owners(verdicts),
+    )
     return judged, narrow(verdicts), find_messages(columns)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.columns import hash_texts
 from spark_jobs.history.lifecycle import Runs, assign_lifecycle
-from spark_jobs.jobs.judge_tasks import Counted
+from spark_jobs.jobs.judge_tasks import Counted, HistoryFiles
 from spark_jobs.jobs.summarise import read_samples, read_slowest
 from spark_jobs.judging.columns import NullableInts, flatten_sides
 from spark_jobs.judging.counts import CountPlan, bucket_width_ms, count_verdicts
@@ -75,7 +75,7 @@ def durations(verdicts):
 
 @pytest.fixture(scope="module")
 def counted(verdicts):
-    return sum_of(Counted, [Counted.of(part, HOW) for part in parts_of(verdicts)])
+    return sum_of(Counted, [Counted.of(part, HOW, HistoryFiles()) for part in parts_of(verdicts)])
 
 
 def test_tally_equals_the_counted_verdicts(verdicts, counted):
@@ -131,7 +131,7 @@ def test_only_keys_in_scope_are_counted():
         if (side, msg_id) != ("native", "LOST")
     ]
     verdicts = verdicts_on(events, policy=replace(read_policy(None), begin_ms=START_MS, grace_ms=0))
-    durations, counted = measure(flatten_sides(verdicts)), Counted.of(verdicts, HOW)
+    durations, counted = measure(flatten_sides(verdicts)), Counted.of(verdicts, HOW, HistoryFiles())
     arrivals = {side: (one.count, one.max) for side, one in durations.arrival().items()}
     assert arrivals == {"native": (2, 30), "otlp": (3, 7)}
     (topic,) = durations.topics()
@@ -196,7 +196,7 @@ def test_slowest_samples_are_the_slowest_events(counted):
 
 def test_samples_are_stratified_capped_and_independent_of_tasks(verdicts, counted):
     first = read_samples(counted.samples.rows)
-    assert first == read_samples(Counted.of(verdicts, HOW).samples.rows)
+    assert first == read_samples(Counted.of(verdicts, HOW, HistoryFiles()).samples.rows)
     strata = Counter(sample.stratum for sample in first)
     assert strata["NATIVE_ONLY UNEXPLAINED consume"] == PER_STRATUM
     assert 0 < strata["MATCHED_EXACT publish"] < PER_STRATUM
