@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
     from types import FrameType
 
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-EXIT_PIPE_CLOSED = 141
+_EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 130
+_EXIT_PIPE_CLOSED = 141
 _DEBUG = "MQTRACE_DEBUG"
 _STDOUT = "standard output"
 _NOT_UTF8 = "surrogates not allowed"  # which stand for the bytes of such an argument or file name
@@ -50,11 +50,11 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
         except KeyboardInterrupt:
             return _report_interrupt()
         except BrokenPipeError:
-            return EXIT_PIPE_CLOSED
+            return _EXIT_PIPE_CLOSED
         except Exception as error:  # noqa: BLE001  judged below
             # On a terminal Ctrl-C reaches the JVM as well: a call to it then fails in any way it can.
             return _report_interrupt() if interrupts else _report_error(error, given)
-        return _report_interrupt() if code == EXIT_INTERRUPTED else code  # typer answers an interrupt itself
+        return _report_interrupt() if code == _EXIT_INTERRUPTED else code  # typer answers an interrupt itself
 
 
 def _report_error(error: Exception, arguments: Sequence[str]) -> int:
@@ -80,7 +80,7 @@ def _report_error(error: Exception, arguments: Sequence[str]) -> int:
         text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
         line = f"mqtrace: error: unexpected {type(error).__name__}: {text}"
         sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
-    return EXIT_USAGE  # never 1, which means a failed gate
+    return _EXIT_USAGE  # never 1, which means a failed gate
 
 
 def _strip_errno(error: Exception) -> Exception | str:
@@ -224,7 +224,7 @@ def _note_interrupts() -> Iterator[list[int]]:
 
 def _report_interrupt() -> int:
     sys.stderr.write("mqtrace: interrupted\n")
-    return EXIT_INTERRUPTED
+    return _EXIT_INTERRUPTED
 
 
 def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:

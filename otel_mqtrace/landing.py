@@ -112,13 +112,13 @@ def date_of(arrival_ms: int) -> str:
     return datetime.fromtimestamp(stamp_ms // 1000, tz=timezone.utc).date().isoformat()
 
 
-def in_progress_path(part: Path) -> Path:
+def _in_progress_path(part: Path) -> Path:
     """Return the name ``part`` has while it is being written, in the same directory so that renaming is atomic."""
     return part.with_name(f".{part.name}{IN_PROGRESS_SUFFIX}")
 
 
 def finished_name(name: str) -> str:
-    """Return the name that the part of :func:`in_progress_path` ``name`` gets once it is complete."""
+    """Return the name that the part of :func:`_in_progress_path` ``name`` gets once it is complete."""
     return name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX)
 
 
@@ -172,7 +172,7 @@ class _Part(ABC):
     def __init__(self, final: Path, opened_ns: MonotonicNs) -> None:
         self.opened_ns = opened_ns
         self.messages = self.body_bytes = 0
-        self.path = in_progress_path(final)
+        self.path = _in_progress_path(final)
         self._final = final
         self._arrivals_ms: list[int] = []  # first and last only
 
@@ -312,7 +312,7 @@ class _ParquetPart(_Part):
         self._tables.clear()
 
 
-PART_FORMATS: Final[Mapping[str, type[_Part]]] = {"jsonl": _JsonLinesPart, "parquet": _ParquetPart}
+_PART_FORMATS: Final[Mapping[str, type[_Part]]] = {"jsonl": _JsonLinesPart, "parquet": _ParquetPart}
 """Suffix → a part of that format."""
 
 
@@ -337,8 +337,8 @@ class LandingWriter:
         max_part_age_ms: float = 10_000,
         clock: Clock | None = None,
     ) -> None:
-        if format not in PART_FORMATS:
-            raise UsageError(f"unknown landing format {format!r}: choose one of {', '.join(PART_FORMATS)}")
+        if format not in _PART_FORMATS:
+            raise UsageError(f"unknown landing format {format!r}: choose one of {', '.join(_PART_FORMATS)}")
         self.landing = Path(landing)
         self._suffix = format
         self._max_part_bytes = max_part_bytes
@@ -427,7 +427,7 @@ class LandingWriter:
                 self._list_in_manifest(orphan)
         stamp_ms = self._clock.wall_ns() // NS_PER_MS
         final = directory / f"part-{stamp_ms}-{self._writer_id}-{next(self._ordinals)}.{self._suffix}"
-        return PART_FORMATS[self._suffix](final, self._clock.monotonic_ns())
+        return _PART_FORMATS[self._suffix](final, self._clock.monotonic_ns())
 
     def _is_due(self, part: _Part) -> bool:
         age_ns = self._clock.monotonic_ns() - part.opened_ns

@@ -106,7 +106,7 @@ def connection_of(kafka_config: Path | Mapping[str, Any] | None, servers: str | 
         properties = {**(application_kafka_config() or {}), **properties}
     if not servers_of(properties):
         raise UsageError("no broker is known for the trace topic: set MQTRACE_BOOTSTRAP_SERVERS")
-    if needs_token(properties):  # the client would wait for one in silence
+    if _needs_token(properties):  # the client would wait for one in silence
         raise UsageError(
             f"the broker at {servers_of(properties)} requires a token (OAUTHBEARER), and the application's oauth_cb is "
             "not called for traces: give an oauth_cb in kafka_config, or sasl.oauthbearer settings in the file of "
@@ -115,7 +115,7 @@ def connection_of(kafka_config: Path | Mapping[str, Any] | None, servers: str | 
     return properties
 
 
-def needs_token(properties: Mapping[str, Any]) -> bool:
+def _needs_token(properties: Mapping[str, Any]) -> bool:
     """Return whether the client authenticates by OAUTHBEARER, and nothing in its properties gives it a token."""
     is_sasl = "sasl" in str(properties.get("security.protocol")).lower()
     mechanism = properties.get("sasl.mechanisms") or properties.get("sasl.mechanism")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+_MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 """Far above Java's default of 16 MiB: what announces more is not RocketMQ."""
 # RemotingCommand of apache/rocketmq: length of what follows (4) · serialize type (1) and header length (3) · header,
 # a JSON object · body. A server answers in the request's form, so RocketMQ's binary header (type 1) never comes.
@@ -87,7 +87,7 @@ class FrameReader:
         with memoryview(self._buffer) as view:
             while len(view) - start >= _PREFIX.size:
                 (length,) = _LENGTH.unpack_from(view, start)
-                if not _LENGTH.size <= length <= MAX_FRAME_BYTES:
+                if not _LENGTH.size <= length <= _MAX_FRAME_BYTES:
                     raise ProtocolError(f"a frame of {length} bytes is announced: this is not a RocketMQ remoting port")
                 end = start + _LENGTH.size + length
                 if end > len(view):

@@ -81,7 +81,7 @@ def is_cuttable(charset: str) -> bool:
 _T = TypeVar("_T")
 
 
-def maker_of(model: type[_T]) -> Callable[..., _T]:
+def _make_maker(model: type[_T]) -> Callable[..., _T]:
     """Return what makes a ``model``, a dataclass with slots, from the values of all its fields, in their order.
 
     A frozen dataclass stores each field by ``object.__setattr__``, which is most of the cost of reading a record. So a
@@ -288,8 +288,8 @@ def _unglue(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
         yield rest, None
 
 
-_new_bean: Final = maker_of(TraceBean)
-_new_context: Final = maker_of(TraceContext)
+_new_bean: Final = _make_maker(TraceBean)
+_new_context: Final = _make_maker(TraceContext)
 _ABSENT_AT, _CHANNEL_AT, _TYPE_AT, _BEANS_AT = -1, -2, -3, 0
 
 

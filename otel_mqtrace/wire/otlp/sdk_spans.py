@@ -143,10 +143,15 @@ def _read_attributes(span: Any) -> Mapping[str, object]:
     return _unwrap(span.attributes)
 
 
-def encode_span(span: Any, attributes: Mapping[str, object]) -> bytes:
+def _encode_span(span: Any, attributes: Mapping[str, object]) -> bytes:
     """Return the OTLP ``Span`` of an ended or started SDK span, or of anything that reads like one."""
-    parent = span.parent
-    parts = span_head(span.context, parent, span.name, span.kind, span.start_time, span.end_time)
+    context, parent = span.context, span.parent
+    parts = [TRACE_ID, context.trace_id.to_bytes(16, "big"), SPAN_ID, context.span_id.to_bytes(8, "big")]
+    if context.trace_state:
+        parts.append(delimited(3, text_bytes(context.trace_state.to_header())))
+    if parent is not None:
+        parts += (PARENT_ID, parent.span_id.to_bytes(8, "big"))
+    parts += (_NAMES[span.name], _KINDS[span.kind], pack_times(START, span.start_time or 0, END, span.end_time or 0))
     parts += _of_span.encode(attributes)
     if span.dropped_attributes:
         parts += (_DROPPED_ATTRIBUTES, varint(span.dropped_attributes))
@@ -158,20 +163,6 @@ def encode_span(span: Any, attributes: Mapping[str, object]) -> bytes:
         parts += (_DROPPED_LINKS, varint(span.dropped_links))
     parts += (delimited(15, _encode_status(span.status)), SPAN_FLAGS[parent is not None and bool(parent.is_remote)])
     return b"".join(parts)
-
-
-def span_head(  # noqa: PLR0913, PLR0917 - the parts of a span, in the order of their fields
-    context: Any, parent: Any, name: str, kind: Any, start_ns: int | None, end_ns: int | None
-) -> list[bytes]:
-    """Return ids, trace state, name, kind and times as fields of a ``Span``."""
-    parts = [TRACE_ID, context.trace_id.to_bytes(16, "big"), SPAN_ID, context.span_id.to_bytes(8, "big")]
-    if context.trace_state:
-        state = ",".join([f"{key}={value}" for key, value in context.trace_state.items()])
-        parts.append(delimited(3, text_bytes(state)))
-    if parent is not None:
-        parts += (PARENT_ID, parent.span_id.to_bytes(8, "big"))
-    parts += (_NAMES[name], _KINDS[kind], pack_times(START, start_ns or 0, END, end_ns or 0))
-    return parts
 
 
 def _encode_status(status: Any) -> bytes:
@@ -255,7 +246,7 @@ def encode_spans(
             write = getattr(span, "to_otlp", None)
             pieces = None if write is None else write()
             if pieces is None:
-                body = encode_span(span, read_attributes(span))
+                body = _encode_span(span, read_attributes(span))
                 resource, scope = span.resource, span.instrumentation_scope
                 held.append((resource, scope))
                 origin: Any = id(resource), id(scope)
