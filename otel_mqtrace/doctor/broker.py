@@ -31,6 +31,7 @@ _LANE: Final = NativeKafkaSpanExporter.__name__
 _SPOOLED: Final = "wait on disk"
 """What the exporter's line about its spool has in it: a spool may be set in code."""
 _NO_CONTROLLER: Final = "not measured: the brokers name no controller, which would answer"
+_WILL_BE_CREATED: Final = "the trace topic is missing and will be created by the first export"
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _quiet: Final = logging.getLogger("otel_mqtrace.doctor.client")
 
@@ -99,30 +100,32 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
 
 def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
     """Check that a RocketMQ takes messages for the trace topic; nothing is sent."""
-    topic, namesrv = settings.trace_topic, settings.namesrv
-    access_key, secret_key = settings.rocketmq_access_key, settings.rocketmq_secret_key
     if _ROCKETMQ_EXPORTER not in settings.exporters:
         return
-    code, where = "broker_unreachable", "MQTRACE_NAMESRV"
-    fix = "start the name server and the brokers, or set MQTRACE_NAMESRV to host:port of a name server"
     try:
-        if not namesrv:
-            raise UsageError("no name server is set")
-        timeout_ms = _TIMEOUT_S * 1e3
-        client = RemotingClient(namesrv, access_key=access_key, secret_key=secret_key, timeout_ms=timeout_ms)
-        with closing(client):
-            queues = len(client.writable(topic))
-        if not queues:
-            raise PeerError(f"no broker with a master takes messages for {topic}")
-        checkup.facts["rocketmq"] = {"topic": topic, "queues": queues}
+        checkup.facts["rocketmq"] = {"topic": settings.trace_topic, "queues": _count_queues(settings)}
     except MqTraceError as error:
-        if isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
-            if settings.create_trace_topic:
-                checkup.facts["rocketmq"] = "the trace topic is missing and will be created by the first export"
-                return
-            code, where = "trace_topic_missing", "MQTRACE_TRACE_TOPIC"
+        what = f"RocketMQ takes no records: {error}"
+        if not isinstance(error, RefusedError) or error.code != ResponseCode.TOPIC_NOT_EXIST:
+            fix = "start the name server and the brokers, or set MQTRACE_NAMESRV to host:port of a name server"
+            checkup.error("broker_unreachable", what, where="MQTRACE_NAMESRV", fix=fix)
+        elif settings.create_trace_topic:
+            checkup.facts["rocketmq"] = _WILL_BE_CREATED
+        else:
             fix = "set traceTopicEnable=true at the brokers, or MQTRACE_CREATE_TRACE_TOPIC=true for another topic"
-        checkup.error(code, f"RocketMQ takes no records: {error}", where=where, fix=fix)
+            checkup.error("trace_topic_missing", what, where="MQTRACE_TRACE_TOPIC", fix=fix)
+
+
+def _count_queues(settings: Settings) -> int:
+    """Return how many queues a message of the trace topic can go to; raise ``MqTraceError`` without any."""
+    if not settings.namesrv:
+        raise UsageError("no name server is set")
+    keys: dict[str, Any] = {"access_key": settings.rocketmq_access_key, "secret_key": settings.rocketmq_secret_key}
+    with closing(RemotingClient(settings.namesrv, **keys, timeout_ms=_TIMEOUT_S * 1e3)) as client:
+        queues = len(client.writable(settings.trace_topic))
+    if not queues:
+        raise PeerError(f"no broker with a master takes messages for {settings.trace_topic}")
+    return queues
 
 
 def _report_unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_application: bool) -> None:
@@ -174,7 +177,7 @@ def _report_missing_topic(checkup: Checkup, settings: Settings) -> None:
         )
         return
     if settings.create_trace_topic:
-        checkup.facts["broker"]["note"] = "the trace topic is missing and will be created by the first export"
+        checkup.facts["broker"]["note"] = _WILL_BE_CREATED
         return
     checkup.error(
         "trace_topic_missing",

@@ -19,8 +19,6 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq.commands import FrameReader, ProtocolError, encode_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from otel_mqtrace._clock import Clock, MonotonicNs
     from otel_mqtrace.rocketmq.commands import Command
 
@@ -226,7 +224,7 @@ def read_addresses(text: str) -> tuple[str, ...]:
     Raises:
         UsageError: there is none, or one is wrong.
     """
-    addresses: Sequence[str] = [each.strip() for each in text.replace(",", ";").split(";") if each.strip()]
+    addresses = [each.strip() for each in text.replace(",", ";").split(";") if each.strip()]
     if not addresses:
         raise UsageError("no name server is named: give host:port[;host:port…]")
     for each in addresses:
