@@ -136,20 +136,23 @@ class ProviderBinding:
                 _log.warning("mqtrace: an exporter takes long to start: until it has, other threads' spans are lost")
             return True
         try:
-            generation = process_generation()
-            if self._is_over or self._begun_in == generation:  # an exporter that sends messages is being made
-                return True
-            self._begun_in, self._provider = generation, provider
-            atexit.unregister(end_all)
-            atexit.register(end_all)  # runs before the provider's shutdown, which is registered already
-            try:
-                if self._ready or self.exporter_names:
-                    self._attach_to(provider)
-            finally:
-                self._is_over = True
+            self._attach_once(provider)
         finally:
             lock.release()
         return True
+
+    def _attach_once(self, provider: Any) -> None:
+        generation = process_generation()
+        if self._is_over or self._begun_in == generation:  # an exporter that sends messages is being made
+            return
+        self._begun_in, self._provider = generation, provider
+        atexit.unregister(end_all)
+        atexit.register(end_all)  # runs before the provider's shutdown, which is registered already
+        try:
+            if self._ready or self.exporter_names:
+                self._attach_to(provider)
+        finally:
+            self._is_over = True
 
     def _attach_to(self, provider: Any) -> None:
         present = [each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)]
