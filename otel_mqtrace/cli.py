@@ -58,29 +58,32 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
 
 
 def _report_error(error: Exception, arguments: Sequence[str]) -> int:
-    if isinstance(error, OSError) and error.filename == _STDOUT:
-        sys.stderr.write(f"mqtrace: error: cannot write to {_STDOUT}: {(error.strerror or '').lower()}\n")
-    elif isinstance(error, (MqTraceError, OSError)):
-        sys.stderr.write(f"mqtrace: error: {_to_one_line(_strip_errno(error))}{_find_fix(error)}\n")
-    elif isinstance(error, MemoryError):  # pyarrow's among them, which names a size
-        why = f" ({_to_one_line(error)})" if str(error) else ""
-        sys.stderr.write(f"mqtrace: error: out of memory{why}: give the process more, or less input\n")
-    elif isinstance(error, RuntimeError) and str(error).startswith(_LOOP):  # of Path.resolve(), before Python 3.13
-        sys.stderr.write(f"mqtrace: error: {_to_one_line(error)}: a link that leads to itself; give another path\n")
-    elif any(sign in str(error) for sign in _NO_THREAD):
-        sys.stderr.write("mqtrace: error: cannot start a thread: raise ulimit -u, or a container's pids or memory\n")
-    elif isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF8:
-        name = _to_one_line(_find_argument(error.object, arguments))
-        fix = "give it another name, or use a UTF-8 locale (LC_ALL=C.UTF-8)"
-        sys.stderr.write(f"mqtrace: error: {name} is not UTF-8: {fix}\n")
-    else:
-        if os.environ.get(_DEBUG, "") not in {"", "0"}:
-            traceback.print_exception(error)
-        text = _to_one_line(error)
-        text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
-        line = f"mqtrace: error: unexpected {type(error).__name__}: {text}"
-        sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
+    sys.stderr.write(f"mqtrace: error: {_describe(error, arguments)}\n")
     return _EXIT_USAGE  # never 1, which means a failed gate
+
+
+def _describe(error: Exception, arguments: Sequence[str]) -> str:  # noqa: PLR0911 - one for each kind of error
+    """Return what is wrong and how to fix it; a defect's traceback is printed under ``MQTRACE_DEBUG=1``."""
+    if isinstance(error, OSError) and error.filename == _STDOUT:
+        return f"cannot write to {_STDOUT}: {(error.strerror or '').lower()}"
+    if isinstance(error, (MqTraceError, OSError)):
+        return f"{_to_one_line(_strip_errno(error))}{_find_fix(error)}"
+    if isinstance(error, MemoryError):  # pyarrow's among them, which names a size
+        why = f" ({_to_one_line(error)})" if str(error) else ""
+        return f"out of memory{why}: give the process more, or less input"
+    if isinstance(error, RuntimeError) and str(error).startswith(_LOOP):  # of Path.resolve(), before Python 3.13
+        return f"{_to_one_line(error)}: a link that leads to itself; give another path"
+    if any(sign in str(error) for sign in _NO_THREAD):
+        return "cannot start a thread: raise ulimit -u, or a container's pids or memory"
+    if isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF8:
+        name = _to_one_line(_find_argument(error.object, arguments))
+        return f"{name} is not UTF-8: give it another name, or use a UTF-8 locale (LC_ALL=C.UTF-8)"
+    if os.environ.get(_DEBUG, "") not in {"", "0"}:
+        traceback.print_exception(error)
+    text = _to_one_line(error)
+    text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    report = f"this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds"
+    return f"unexpected {type(error).__name__}: {text}; {report}"
 
 
 def _strip_errno(error: Exception) -> Exception | str:
