@@ -228,24 +228,9 @@ class Spool:
         """Append ``messages`` in order and sync; return how many are safe: a full spool or disk refuses the rest."""
         with self._in_use():
             frames = self._encode_fitting(messages)
-            if not frames:
-                return 0
-            safe = 0
             with self._logging():
-                segment = self._find_writable(sum(map(len, frames)))
-                end = segment.end
-                with self._logging():
-                    for frame in frames:
-                        segment.append(frame)
-                        safe += 1
-                try:
-                    segment.sync()
-                except OSError:
-                    safe = 0
-                    with self._logging():
-                        segment.rewind(end)
-                    raise
-            return safe
+                return self._append(self._find_writable(sum(map(len, frames))), frames) if frames else 0
+            return 0
 
     def oldest(self, count: int) -> list[Waiting]:
         """Return up to ``count`` of the messages that have waited longest; they stay until :meth:`ack`."""
@@ -313,6 +298,21 @@ class Spool:
         level = logging.DEBUG if text in self._logged else logging.WARNING
         self._logged.add(text)
         _logger.log(level, "mqtrace: the spool %s: %s (logged once)", self._directory, text)
+
+    def _append(self, segment: Segment, frames: Sequence[bytes]) -> int:
+        """Append ``frames`` and sync; return how many are safe: none that the disk does not confirm."""
+        end, safe = segment.end, 0
+        with self._logging():
+            for frame in frames:
+                segment.append(frame)
+                safe += 1
+        try:
+            segment.sync()
+        except OSError:
+            with self._logging():
+                segment.rewind(end)
+            raise
+        return safe
 
     def _encode_fitting(self, messages: Sequence[TraceMessage]) -> list[bytes]:
         room = self._max_bytes - self.waiting_bytes
