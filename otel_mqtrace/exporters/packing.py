@@ -76,6 +76,21 @@ class Packed:
 
 
 # -- contexts to messages ----------------------------------------------------------------------------------------------
+_Group = tuple["str | None", "str | None"]
+_Encoded = tuple[_Group, bytes, "Collection[str]"]
+"""Topic and region; records; the different keys they are found by."""
+
+
+class _Filling:
+    """A trace message that is being filled."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.body_bytes = self.keys_bytes = 0
+        self.keys: dict[str, None] = {}
+        self.origins: set[int] = set()
+
+
 class Packing:
     """Packs contexts, each with its position, into as few trace messages as the bounds allow.
 
@@ -170,21 +185,6 @@ class Packing:
             kept.add(key)
         self.packed.keys_left_out += len(keys) - len(kept)
         return frozenset(kept)
-
-
-_Group = tuple["str | None", "str | None"]
-_Encoded = tuple[_Group, bytes, "Collection[str]"]
-"""Topic and region; records; the different keys they are found by."""
-
-
-class _Filling:
-    """A trace message that is being filled."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self.body_bytes = self.keys_bytes = 0
-        self.keys: dict[str, None] = {}
-        self.origins: set[int] = set()
 
 
 def _make_message(bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int]) -> TraceMessage:
