@@ -15,7 +15,7 @@ from otel_mqtrace.client_properties import error_name, error_text, fetch_metadat
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.rocketmq.client import RemotingClient
-from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
+from otel_mqtrace.rocketmq.commands import is_unknown_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +106,7 @@ def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
         checkup.facts["rocketmq"] = {"topic": settings.trace_topic, "queues": _count_queues(settings)}
     except MqTraceError as error:
         what = f"RocketMQ takes no records: {error}"
-        if not isinstance(error, RefusedError) or error.code != ResponseCode.TOPIC_NOT_EXIST:
+        if not is_unknown_topic(error):
             fix = "start the name server and the brokers, or set MQTRACE_NAMESRV to host:port of a name server"
             checkup.error("broker_unreachable", what, where="MQTRACE_NAMESRV", fix=fix)
         elif settings.create_trace_topic:

@@ -188,7 +188,7 @@ class TraceProducer(MessageDelivery):
         for position, message in enumerate(messages):
             if not self._produce(producer, message, delivery.reporter(position), deadline):
                 break
-        while (delivery.waiting or delivery.purged) and self._may_wait(deadline):
+        while (delivery.waiting or delivery.purged) and self._can_wait(deadline):
             # The client's purge does not wait for its own end: the one of the last delivery may still take a message.
             for position in delivery.take_purged():
                 self._produce(producer, messages[position], delivery.reporter(position), deadline)
@@ -216,7 +216,7 @@ class TraceProducer(MessageDelivery):
             try:
                 producer.produce(self._settings.trace_topic, value=message.value, headers=headers, on_delivery=report)
             except BufferError:
-                if not self._may_wait(deadline):
+                if not self._can_wait(deadline):
                     return False
                 self._serve(producer.poll, _POLL_S)
             except Exception as error:  # noqa: BLE001 - KafkaException: refused in the call, and reported like the others
@@ -287,7 +287,7 @@ class TraceProducer(MessageDelivery):
             admin = AdminClient({**self._properties(), "log_level": 0}, logger=_logger)
             answer = admin.create_topics([NewTopic(topic, -1, -1)])[topic]
             while not answer.done():
-                if not self._may_wait(give_up):
+                if not self._can_wait(give_up):
                     return False
                 wait([answer], _POLL_S)
             answer.result()
@@ -295,7 +295,7 @@ class TraceProducer(MessageDelivery):
             _logger.debug("the trace topic %s was not created: %s", topic, error)
         return True
 
-    def _may_wait(self, deadline: MonotonicNs) -> bool:
+    def _can_wait(self, deadline: MonotonicNs) -> bool:
         return not self._closed and self._clock.monotonic_ns() < deadline
 
 

@@ -19,7 +19,7 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import MessageDelivery, NativeExporter, Undelivered, with_spool
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient
-from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
+from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode, is_unknown_topic
 from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class RocketMqTraceProducer(MessageDelivery):
             if another_may_do:
                 continue
             # a topic that did exist returns with its broker; one look-up gives all that wait the same error
-            is_missing = not self._has_existed and _lacks_topic(waiting[0].error)
+            is_missing = not self._has_existed and is_unknown_topic(waiting[0].error)
             until = no_such_topic if is_missing else deadline
             if seconds_until(self._clock, until) <= pause_s or self._closed.wait(pause_s):
                 return
@@ -174,7 +174,7 @@ class RocketMqTraceProducer(MessageDelivery):
         try:
             queues = client.writable(topic, deadline=deadline)
         except PeerError as refusal:
-            if not (_lacks_topic(refusal) and self._settings.create_trace_topic):
+            if not (is_unknown_topic(refusal) and self._settings.create_trace_topic):
                 raise
             try:
                 client.create_topic(topic, deadline=deadline)
@@ -211,10 +211,6 @@ class RocketMqTraceProducer(MessageDelivery):
             if self._closed.is_set():  # meanwhile, before there was a client
                 self._client.interrupt()
         return self._client
-
-
-def _lacks_topic(error: PeerError | None) -> bool:
-    return isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def _kind_of(error: MqTraceError) -> str:

@@ -28,6 +28,7 @@ from otel_mqtrace.rocketmq.commands import (
     RequestCode,
     ResponseCode,
     TopicRoute,
+    is_unknown_topic,
     make_command,
     make_queue_command,
     read_masters,
@@ -150,7 +151,7 @@ class RemotingClient:
             route = self.route(topic, deadline=deadline)
             queues: Iterable[Queue] = route.writable
         except RefusedError as refusal:
-            if refusal.code != ResponseCode.TOPIC_NOT_EXIST:
+            if not is_unknown_topic(refusal):
                 raise
             route = self._route_of_new_topics(refusal, deadline)
             queues = (

@@ -222,6 +222,11 @@ class RefusedError(PeerError):
         self.code = code
 
 
+def is_unknown_topic(error: object) -> bool:
+    """Return whether a server refused a request because its topic does not exist."""
+    return isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Queue:
     """One queue of a topic: ``queue_id`` counts within the broker of that name."""
