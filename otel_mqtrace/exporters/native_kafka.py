@@ -188,7 +188,7 @@ class TraceProducer(MessageDelivery):
         for position, message in enumerate(messages):
             if not self._produce(producer, message, delivery.reporter(position), deadline):
                 break
-        while (delivery.waiting or delivery.purged) and self._can_wait(deadline):
+        while (delivery.waiting or _PURGED in delivery.errors) and self._can_wait(deadline):
             # The client's purge does not wait for its own end: the one of the last delivery may still take a message.
             for position in delivery.take_purged():
                 self._produce(producer, messages[position], delivery.reporter(position), deadline)
@@ -304,10 +304,9 @@ class _Reports:
 
     def __init__(self, messages: Sequence[TraceMessage]) -> None:
         self._messages = messages
-        self._delivered: set[int] = set()
-        self._rejected: set[int] = set()
+        self._outcomes: dict[int, str | None] = {}
+        """Position of a message → the name of its error, ``None`` where it was delivered."""
         self.waiting: set[int] = set()
-        self.purged: list[int] = []
         self.errors: dict[str, str] = {}
 
     def reporter(self, position: int) -> Callable[[Any, Any], None]:
@@ -316,29 +315,25 @@ class _Reports:
 
         def report(error: Any, _message: Any) -> None:
             self.waiting.discard(position)
-            if error is None:
-                self._delivered.add(position)
-            else:
-                name = error_name(error)
+            self._outcomes[position] = name = None if error is None else error_name(error)
+            if name is not None:
                 self.errors[name] = str(error)
-                if name in _REJECTED:
-                    self._rejected.add(position)
-                elif name == _PURGED:
-                    self.purged.append(position)
 
         return report
 
     def take_purged(self) -> list[int]:
         """Return the positions of messages that a purge found in the queue, once, and forget why."""
-        purged, self.purged = self.purged, []
+        purged = [position for position, name in self._outcomes.items() if name == _PURGED]
+        for position in purged:
+            del self._outcomes[position]
         self.errors.pop(_PURGED, None)
         return purged
 
     def undelivered(self) -> Undelivered:
-        left = [position for position in range(len(self._messages)) if position not in self._delivered]
+        outcomes = [(message, self._outcomes.get(position, "")) for position, message in enumerate(self._messages)]
         return Undelivered(
-            tuple(self._messages[position] for position in left if position not in self._rejected),
-            tuple(self._messages[position] for position in left if position in self._rejected),
+            tuple(message for message, error in outcomes if error is not None and error not in _REJECTED),
+            tuple(message for message, error in outcomes if error in _REJECTED),
         )
 
 
