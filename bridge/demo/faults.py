@@ -9,7 +9,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -19,13 +18,15 @@ from bridge.page.wording import plural
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import UsageError, describe_write_fix
 from otel_mqtrace.model import ContextCode, TraceType
-from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.spans.mapping import copy_span, trace_context_of
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from opentelemetry.sdk.trace import ReadableSpan
 
     from bridge.demo.shop import Order
     from otel_mqtrace.model import TraceContext
@@ -247,20 +248,7 @@ _COPIES: Final[dict[FaultKind | None, int]] = {
 
 def _alter_span(span: ReadableSpan, fault: Fault) -> ReadableSpan:
     attribute, value, _ = _ALTERATIONS[fault.field or ""]
-    return ReadableSpan(
-        name=span.name,
-        context=span.get_span_context(),
-        parent=span.parent,
-        resource=span.resource,
-        attributes={**(span.attributes or {}), attribute: value},
-        events=span.events,
-        links=span.links,
-        kind=span.kind,
-        status=span.status,
-        start_time=span.start_time,
-        end_time=span.end_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )
+    return copy_span(span, {**(span.attributes or {}), attribute: value})
 
 
 def _line_of(spans: Sequence[ReadableSpan]) -> str:

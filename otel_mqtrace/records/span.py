@@ -19,6 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import copy_span
 from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
 from otel_mqtrace.wire.otlp.sdk_spans import END, PARENT_ID, SPAN_FLAGS, SPAN_ID, START, TRACE_ID, pack_times
 
@@ -240,20 +241,7 @@ class RecordSpan(ReadableSpan):
 
     def __copy__(self) -> ReadableSpan:
         """Return a plain span with the same parts."""
-        return ReadableSpan(
-            name=self.name,
-            context=self.context,
-            parent=self.parent,
-            resource=self.resource,
-            attributes=dict(self.attributes or {}),
-            events=self.events,
-            links=self.links,
-            kind=self.kind,
-            status=self.status,
-            start_time=self.start_time,
-            end_time=self.end_time,
-            instrumentation_scope=self.instrumentation_scope,
-        )
+        return copy_span(self, dict(self.attributes or {}))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReadableSpan:
         """Return the same with copies of its parts; the record leads to the tracer, and that to locks."""

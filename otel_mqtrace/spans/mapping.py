@@ -243,6 +243,26 @@ def kept_attributes(span: object) -> Any:
     return getattr(span, "_attributes", None)
 
 
+_PARTS: Final = (
+    "name",
+    "context",
+    "parent",
+    "resource",
+    "events",
+    "links",
+    "kind",
+    "status",
+    "start_time",
+    "end_time",
+    "instrumentation_scope",
+)
+
+
+def copy_span(span: ReadableSpan, attributes: Mapping[str, AttributeValue], **changed: Any) -> ReadableSpan:
+    """Return a plain span with the parts of ``span``, but for the ``changed`` ones, and with these attributes."""
+    return ReadableSpan(attributes=attributes, **{name: getattr(span, name) for name in _PARTS} | changed)
+
+
 # -- span to TraceContext ------------------------------------------------------------------------------------------
 _TRACE_TYPES: Final[Mapping[tuple[str, bool], TraceType]] = {
     (semconv.TRACE_TYPE_PUB, True): TraceType.PUB,

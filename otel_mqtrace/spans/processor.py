@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import Observation
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import SpanProcessor
 
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import reraise_from_signal_handler
@@ -24,6 +24,7 @@ from otel_mqtrace.semconv import SCOPE
 from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.limits import keep_limits
 from otel_mqtrace.spans.loss_ledger import Ledger
+from otel_mqtrace.spans.mapping import copy_span
 from otel_mqtrace.spans.queue import ALREADY_SHUTDOWN, EXPORT_FAILED, QUEUE_FULL, SHUTDOWN_TIMEOUT, WANTS_ERROR
 from otel_mqtrace.spans.settings import LaneSettings, preset_options, refuse_wrong, resolve
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider
-    from opentelemetry.sdk.trace import Span
+    from opentelemetry.sdk.trace import ReadableSpan, Span
     from opentelemetry.sdk.trace.export import SpanExporter
     from typing_extensions import Self
 
@@ -145,7 +146,8 @@ class MqTraceSpanProcessor(SpanProcessor):
             snapshot: ReadableSpan | None = None
             for lane in self._start_lanes:
                 if lane.wants is None or lane.wants(span):
-                    snapshot = snapshot or _snapshot(span)
+                    if snapshot is None:
+                        snapshot = copy_span(span, keep_limits(span, dict(span.attributes or {})), end_time=None)
                     lane.offer(snapshot)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             reraise_from_signal_handler()
@@ -307,21 +309,6 @@ def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
         same = sum(type(other).__name__ == kind for other in named.values())
         named[f"{kind}#{same + 1}" if same else kind] = exporter
     return named
-
-
-def _snapshot(span: ReadableSpan) -> ReadableSpan:
-    """Return a copy of a started span, without an end time and without a reference to the live span."""
-    return ReadableSpan(
-        name=span.name,
-        context=span.context,
-        parent=span.parent,
-        resource=span.resource,
-        attributes=keep_limits(span, dict(span.attributes or {})),
-        links=tuple(span.links),
-        kind=span.kind,
-        start_time=span.start_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )
 
 
 # -- self-metrics: observed by callbacks, so that the application's thread pays nothing --------------------------------
