@@ -1,6 +1,7 @@
 """``mqtrace forward`` with an OTLP receiver, as a process: what it prints, remembers and refuses."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -148,6 +149,13 @@ def test_source_that_stops_answering_before_anything_came_is_exit_1(receiver, ca
         )
 
 
+def _await_sleep(process):
+    """Return once a process waits in a system call: Python handles a signal that comes just before it only after it."""
+    status = Path(f"/proc/{process.pid}/stat")
+    while status.exists() and status.read_text().rpartition(") ")[2][0] != "S":
+        os.sched_yield()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.usefixtures("interruptible")
 def test_signal_before_the_source_has_answered_ends_at_once(tmp_path, number):
@@ -157,6 +165,7 @@ def test_signal_before_the_source_has_answered_ends_at_once(tmp_path, number):
         options = ["--landing", str(tmp_path), "--timeout-ms", "86400000"]
         with running_forward("--source", f"rocketmq://{cluster.namesrv}/T", *options) as process:
             assert is_asked.wait(30)
+            _await_sleep(process)
             process.send_signal(number)
             assert (process.wait(), process.stderr.read()) == (128 + number, "mqtrace: interrupted\n")
 
