@@ -261,8 +261,8 @@ def _run_to_its_end(command: Sequence[str]) -> tuple[int, str]:
         output, errors = process.communicate()
     except KeyboardInterrupt:
         if process is not None:
-            sys.stderr.write("mqtrace demo: interrupted: Spark is being ended, which may take some seconds\n")
             process.terminate()
+            sys.stderr.write("mqtrace demo: interrupted: Spark is being ended, which may take some seconds\n")
             process.communicate()
         raise
     return process.returncode, errors.strip() or output.strip() or "it printed nothing"

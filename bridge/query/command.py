@@ -18,6 +18,7 @@ from bridge.commands import Charset, TimeoutMs, TypeMap, option
 from bridge.query.evidence import OutcomeFilter, parse_query
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, UsageError, describe_write_fix
+from otel_mqtrace.client_properties import read_properties
 from otel_mqtrace.config import Settings
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ def find_sources(
     """
     check_stores({"SRC": sources})
     addresses = [parse_address(source, readable=_READABLE) for source in sources]
-    for scheme, servers in (("kafka", bootstrap), ("rocketmq", namesrv)):
+    for option_name, kind, servers in (("--bootstrap", Kind.KAFKA, bootstrap), ("--namesrv", Kind.ROCKETMQ, namesrv)):
         if servers is not None:
             named = topics or (Settings.from_env({}).trace_topic,)
-            addresses += [parse_address(f"{scheme}://{''.join(servers.split())}/{topic}") for topic in named]
+            addresses += [_address_of(option_name, kind, "".join(servers.split()), topic) for topic in named]
     places = {(each.kind, each.servers): each.text for each in addresses}
     if len(places) != 1:
         problem = f"{' and '.join(places.values())} are different places" if places else "no place is named"
@@ -52,6 +53,13 @@ def find_sources(
             f"--trace-topic {topics[0]} changes nothing here: it is for --bootstrap and --namesrv; leave it out"
         )
     return addresses
+
+
+def _address_of(option_name: str, kind: Kind, servers: str, topic: str) -> Address:
+    """Return the address of a topic of an option's servers, which may name a protocol: ``PLAINTEXT://HOST:PORT``."""
+    if not servers or "@" in servers:
+        raise UsageError(f"{option_name} {'carries a password' if servers else 'is empty'}: write HOST:PORT")
+    return Address(kind, f"{option_name} {servers}", servers=servers, topic=topic)
 
 
 def open_archive(  # noqa: PLR0913 - one parameter per option
@@ -100,7 +108,6 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
         from bridge.query.kafka_archive import TopicArchive  # noqa: PLC0415 - optional extra
     except ModuleNotFoundError as error:
         raise MissingExtraError("searching a Kafka topic", "kafka") from error
-    from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     return TopicArchive(
         servers,

@@ -140,12 +140,13 @@ WRONG = {
     "unreadable kind": (["--msg-id", "A", "jaeger://a:1?service=x"], "cannot read jaeger://a:1?service=x here"),
     "no broker of a SRC": (["--msg-id", "A", "kafka://127.0.0.1:1/t", "--timeout-ms", "200"], "does not answer"),
     "no name server of a SRC": (["--msg-id", "A", "rocketmq://127.0.0.1:1/t", "--timeout-ms", "200"], NO_SERVER),
-    "no broker": (["--msg-id", "A", "--bootstrap", "127.0.0.1:1", "--timeout-ms", "200"], "does not answer"),
-    "no port": (
-        ["--bootstrap", "b:65536"],
-        "kafka://b:65536/RMQ_SYS_TRACE_TOPIC: port 65536 is not between 1 and 65535",
+    "no broker": (
+        ["--msg-id", "A", "--bootstrap", "PLAINTEXT://127.0.0.1:1", "--timeout-ms", "200"],
+        "does not answer",
     ),
-    "empty bootstrap": (["--bootstrap", ""], "kafka:///RMQ_SYS_TRACE_TOPIC is not a topic: write kafka://HOST:PORT"),
+    "no port": (["--bootstrap", "b:65536"], "--bootstrap b:65536: port 65536 is not between 1 and 65535"),
+    "empty bootstrap": (["--bootstrap", " "], "--bootstrap is empty: write HOST:PORT"),
+    "password": (["--namesrv", "who:very-secret@b:1"], "--namesrv carries a password: write HOST:PORT"),
     "no name server": (["--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200"], NO_SERVER),
 }
 
