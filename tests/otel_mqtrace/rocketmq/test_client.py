@@ -79,7 +79,7 @@ def test_silent_server_leaves_time_for_the_next(cluster):
     cluster.slave(broker)
     with (
         RemotingCluster() as mute,
-        closing(RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=1_000)) as client,
+        closing(RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=2_000)) as client,
     ):
         mute.name_server.answer_first(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENCE)
         broker.answer_first(RequestCode.GET_MIN_OFFSET, SILENCE)
