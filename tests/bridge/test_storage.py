@@ -15,18 +15,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pyarrow.fs import LocalFileSystem
 
+from bridge import storage
 from bridge.addresses import parse_address, parse_directory
 from bridge.forwarder.store_landing import StoreLanding
-from bridge.storage import (
-    StorePath,
-    as_path,
-    committed,
-    current_settings,
-    hold,
-    open_parquet,
-    replace_tree,
-    use_settings,
-)
 from bridge.storage.paths import glob_expression
 from bridge.storage.ranged_files import file_info
 from bridge.storage.stores import Store, namenodes, open_store
@@ -45,18 +36,18 @@ from otel_mqtrace.landing import LandedMessage
     ],
 )
 def test_url_of_a_store_is_a_store_path(text, shown):
-    path = as_path(text)
-    assert isinstance(path, StorePath)
+    path = storage.as_path(text)
+    assert isinstance(path, storage.StorePath)
     assert str(path) == shown
-    assert pickle.loads(pickle.dumps(path)) == path == as_path(path)
+    assert pickle.loads(pickle.dumps(path)) == path == storage.as_path(path)
 
 
 @pytest.mark.parametrize(("text", "path"), [("report", "report"), ("file:///a/b", "/a/b"), ("C:/x", "C:/x")])
 def test_anything_else_is_a_path_of_this_machine(text, path):
-    assert as_path(text) == Path(path)
+    assert storage.as_path(text) == Path(path)
 
 
-@pytest.mark.parametrize("parse", [as_path, parse_address, partial(parse_directory, option="--out")])
+@pytest.mark.parametrize("parse", [storage.as_path, parse_address, partial(parse_directory, option="--out")])
 def test_file_url_without_a_path_is_refused(parse):
     with pytest.raises(UsageError, match="file:// names no file or directory: write file:///PATH"):
         parse("file://")
@@ -64,16 +55,16 @@ def test_file_url_without_a_path_is_refused(parse):
 
 def test_store_url_without_a_name_is_refused():
     with pytest.raises(UsageError, match="s3a:// names no bucket or host: write s3a://NAME/PATH"):
-        as_path("s3a://")
+        storage.as_path("s3a://")
 
 
 def test_store_path_is_taken_apart_and_put_together_as_a_path():
-    path = as_path("s3a://bucket/a") / "date=2026-11-21" / "part-1.parquet"
+    path = storage.as_path("s3a://bucket/a") / "date=2026-11-21" / "part-1.parquet"
     assert str(path) == "s3a://bucket/a/date=2026-11-21/part-1.parquet"
     assert (path.name, path.suffix, path.parent.name) == ("part-1.parquet", ".parquet", "date=2026-11-21")
     assert str(path.with_name("x")) == "s3a://bucket/a/date=2026-11-21/x"
-    assert path.relative_to(as_path("s3a://bucket/a")).as_posix() == "date=2026-11-21/part-1.parquet"
-    assert path.is_relative_to(as_path("s3a://bucket/a"))
+    assert path.relative_to(storage.as_path("s3a://bucket/a")).as_posix() == "date=2026-11-21/part-1.parquet"
+    assert path.is_relative_to(storage.as_path("s3a://bucket/a"))
     assert [*map(str, path.parents)] == ["s3a://bucket/a/date=2026-11-21", "s3a://bucket/a", "s3a://bucket"]
 
 
@@ -96,11 +87,11 @@ def test_settings_of_hadoop_are_read_and_those_of_spark_win(tmp_path, monkeypatc
     (tmp_path / "core-site.xml").write_text(site.format("fs.s3a.endpoint", "http://a:1"))
     (tmp_path / "hdfs-site.xml").write_text(site.format("dfs.namenode.http-address", "name:9871"))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    use_settings({"fs.s3a.endpoint": "http://b:2", "spark.app.name": "x"})
+    storage.use_settings({"fs.s3a.endpoint": "http://b:2", "spark.app.name": "x"})
     try:
-        assert current_settings() == {"fs.s3a.endpoint": "http://b:2", "dfs.namenode.http-address": "name:9871"}
+        assert storage.current_settings() == {"fs.s3a.endpoint": "http://b:2", "dfs.namenode.http-address": "name:9871"}
     finally:
-        use_settings({})
+        storage.use_settings({})
 
 
 HTTP = "dfs.namenode.http-address"
@@ -131,7 +122,7 @@ def test_store_that_cannot_be_opened_is_refused_in_one_line(url):
 
 @pytest.mark.parametrize("name", ["spans.json.zst", "spans.json.gz", "spans.json"])
 def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name):
-    class LocalPath(StorePath):
+    class LocalPath(storage.StorePath):
         store = Store(LocalFileSystem(), str(tmp_path), renames=True)
 
     path = LocalPath(f"s3a://bucket/{name}")
@@ -143,15 +134,15 @@ def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name)
 def test_file_that_describes_a_tree_stays_until_the_new_one_is_copied(tmp_path, monkeypatch):
     store = Store(LocalFileSystem(), str(tmp_path), renames=False)
     monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
-    source, final, stale = (as_path(f"s3a://bucket/{name}") for name in ("work", "verdicts", "result.json"))
+    source, final, stale = (storage.as_path(f"s3a://bucket/{name}") for name in ("work", "verdicts", "result.json"))
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "part-0.parquet").touch()
     stale.write_text("{}")
     with pytest.raises(FileNotFoundError, match="part-0"):  # this store has directories, and here it has none
-        replace_tree(source, final, spare=final, stale=stale)
+        storage.replace_tree(source, final, spare=final, stale=stale)
     assert stale.exists()
     (tmp_path / "verdicts").mkdir()
-    replace_tree(source, final, spare=final, stale=stale)
+    storage.replace_tree(source, final, spare=final, stale=stale)
     assert not stale.exists()
     assert len(list(final.glob("part-0-*.parquet"))) == 1
 
@@ -183,14 +174,14 @@ def test_file_is_committed_whole_or_not_at_all(tmp_path):
     target.write_text("old")
 
     def fail() -> None:
-        with committed(target) as unready:
+        with storage.committed(target) as unready:
             Path(unready).write_text("half")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     assert target.read_text() == "old"
-    with committed(str(target)) as unready:
+    with storage.committed(str(target)) as unready:
         Path(unready).write_text("new")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert target.read_text() == "new"
@@ -200,20 +191,23 @@ def test_file_is_committed_whole_or_not_at_all(tmp_path):
 def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path, monkeypatch, has_locks):
     if not has_locks:
         monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError))
-    with hold(tmp_path, name="--out"):
-        with pytest.raises(UsageError, match=r"--out .* is in use by another run"), hold(tmp_path, name="--out"):
+    with storage.hold(tmp_path, name="--out"):
+        with (
+            pytest.raises(UsageError, match=r"--out .* is in use by another run"),
+            storage.hold(tmp_path, name="--out"),
+        ):
             pass
         assert bool(list(tmp_path.iterdir())) is not has_locks
-    with hold(tmp_path, name="--out"):
+    with storage.hold(tmp_path, name="--out"):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_directory_made_to_be_held_and_left_empty_is_removed(tmp_path):
-    with hold(tmp_path / "reports" / "today", name="--out"):
+    with storage.hold(tmp_path / "reports" / "today", name="--out"):
         pass
     assert not list(tmp_path.iterdir())
-    with hold(tmp_path / "reports" / "today", name="--out"):
+    with storage.hold(tmp_path / "reports" / "today", name="--out"):
         (tmp_path / "reports" / "today" / "result.json").touch()
     assert (tmp_path / "reports" / "today" / "result.json").exists()
 
@@ -222,7 +216,7 @@ def test_directory_made_to_be_held_and_left_empty_is_removed(tmp_path):
 def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, monkeypatch, suffix):
     store = Store(LocalFileSystem(), str(tmp_path), renames=False)
     monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
-    landing = StoreLanding(as_path("s3a://bucket/landing"), format=suffix)
+    landing = StoreLanding(storage.as_path("s3a://bucket/landing"), format=suffix)
     messages = [LandedMessage(source="t", arrival_ms=day * 86_400_000, body=b"x" * day) for day in (1, 1, 2)]
     landing.write(messages)
     native = tmp_path / "landing" / "native"
@@ -244,4 +238,4 @@ def test_tilde_that_no_shell_expanded_is_the_name_of_a_directory(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     Path("~").mkdir()
     parquet.write_table(pa.table({"key": [1]}), tmp_path / "~" / "verdicts.parquet")
-    assert open_parquet(Path("~/verdicts.parquet")).metadata.num_rows == 1
+    assert storage.open_parquet(Path("~/verdicts.parquet")).metadata.num_rows == 1

@@ -14,32 +14,8 @@ from typing import Any
 import pytest
 
 from bridge.storage import StorePath, as_path, open_parquet, use_settings
-from tests.cluster.cluster_runs import (
-    DUAL,
-    INPUTS,
-    LONGEST_S,
-    ROOT,
-    arguments,
-    mqtrace,
-    put,
-    run,
-    submit,
-    verdict_rows,
-)
-from tests.cluster.clusters import (
-    TestStore,
-    azure,
-    conf_words,
-    connect_server,
-    gcs,
-    hdfs,
-    s3,
-    s3a_jars,
-    spark_environment,
-    standalone,
-    viewfs,
-    yarn,
-)
+from tests.cluster import clusters
+from tests.cluster.cluster_runs import DUAL, INPUTS, LONGEST_S, ROOT, arguments, mqtrace, put, run, submit, verdict_rows
 from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
 from tests.support.programs import run_program, run_python
@@ -47,12 +23,12 @@ from tests.support.programs import run_program, run_python
 pytestmark = pytest.mark.cluster
 
 STORES = {
-    "azure": azure,
-    "disk": lambda directory: nullcontext(TestStore(str(directory), {})),
-    "gcs": gcs,
-    "hdfs": hdfs,
-    "s3": s3,
-    "viewfs": viewfs,
+    "azure": clusters.azure,
+    "disk": lambda directory: nullcontext(clusters.TestStore(str(directory), {})),
+    "gcs": clusters.gcs,
+    "hdfs": clusters.hdfs,
+    "s3": clusters.s3,
+    "viewfs": clusters.viewfs,
 }
 ON_CLUSTERS = ["disk", "hdfs", "s3", "viewfs"]
 WITH_MANIFESTS = sorted({*STORES} - {"disk"})
@@ -60,7 +36,7 @@ MESSAGES, HOT = int(os.environ.get("MQTRACE_DAY_MESSAGES", "20000")), 5_000
 
 
 @contextmanager
-def _filled(starting: AbstractContextManager[TestStore]) -> Iterator[TestStore]:
+def _filled(starting: AbstractContextManager[clusters.TestStore]) -> Iterator[clusters.TestStore]:
     """Give a store that holds the recorded pair, and open stores in this process with its settings."""
     with starting as running:
         use_settings(running.settings)
@@ -71,7 +47,7 @@ def _filled(starting: AbstractContextManager[TestStore]) -> Iterator[TestStore]:
 
 
 @pytest.fixture(scope="module", params=sorted(STORES))
-def store(request: Any, tmp_path_factory: Any) -> Iterator[TestStore]:
+def store(request: Any, tmp_path_factory: Any) -> Iterator[clusters.TestStore]:
     with _filled(STORES[request.param](tmp_path_factory.mktemp("store"))) as running:
         yield running
 
@@ -96,9 +72,12 @@ def test_workers_without_a_common_mount_and_without_our_package_give_the_same_ro
 ):
     out, driver = f"{store.root}/out/standalone", tmp_path / "driver"
     driver.mkdir()
-    with standalone(tmp_path, elsewhere, hidden=driver) as address:
+    with clusters.standalone(tmp_path, elsewhere, hidden=driver) as address:
         own = {"spark.speculation": "true", "spark.executor.memory": "512m", "spark.app.name": "of the user's"}
-        command = [*submit(address, zipped, *conf_words(own), *store.conf()), *arguments(out, f"{store.root}/in")]
+        command = [
+            *submit(address, zipped, *clusters.conf_words(own), *store.conf()),
+            *arguments(out, f"{store.root}/in"),
+        ]
         run(command, {**elsewhere, "TMPDIR": str(driver)}, driver)
         assert "of the user's" in (tmp_path / "master.log").read_text()
     assert verdict_rows(out) == here
@@ -109,7 +88,7 @@ def test_workers_without_a_common_mount_and_without_our_package_give_the_same_ro
 def test_spark_connect_client_gives_the_same_rows(store, here, elsewhere, tmp_path):
     """A client without a JVM, a server without our code, found by ``SPARK_REMOTE``."""
     out, conf = f"{store.root}/out/connect", store.configuration(tmp_path / "conf")
-    with connect_server(tmp_path, elsewhere) as address:
+    with clusters.connect_server(tmp_path, elsewhere) as address:
         mqtrace(*arguments(out, f"{store.root}/in"), SPARK_REMOTE=address, HADOOP_CONF_DIR=conf)
     assert verdict_rows(out) == here
     result = json.loads((as_path(out) / "result.json").read_text())
@@ -120,7 +99,7 @@ def test_spark_connect_client_gives_the_same_rows(store, here, elsewhere, tmp_pa
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_yarn_gives_the_same_rows(mode, here, elsewhere, zipped, tmp_path):
     """Sources and ``--out`` are ``hdfs:///``: the file system is that of the cluster's own configuration."""
-    with _filled(hdfs(tmp_path)) as store:
+    with _filled(clusters.hdfs(tmp_path)) as store:
         conf, root = store.configuration(tmp_path / "conf"), "hdfs:///traces"
         memory = dict.fromkeys(("spark.executor.memory", "spark.yarn.am.memory", "spark.driver.memory"), "512m")
         names = ("PYTHONPATH", "PYSPARK_PYTHON", "JAVA_HOME")
@@ -129,9 +108,9 @@ def test_yarn_gives_the_same_rows(mode, here, elsewhere, zipped, tmp_path):
             for role in ("spark.yarn.appMasterEnv", "spark.executorEnv")
             for name in names
         }
-        with yarn(tmp_path, Path(conf)):
+        with clusters.yarn(tmp_path, Path(conf)):
             once = {"spark.yarn.maxAppAttempts": "1"}  # a failed gate is no reason to try again
-            words = ["--deploy-mode", mode, *conf_words(memory | there | once)]
+            words = ["--deploy-mode", mode, *clusters.conf_words(memory | there | once)]
             command = [*submit("yarn", zipped, *words), *arguments(f"{root}/out", f"{root}/in")]
             run(command, {**elsewhere, "HADOOP_CONF_DIR": conf}, tmp_path)
         assert verdict_rows(f"{store.root}/out") == here
@@ -148,11 +127,11 @@ def test_s3a_of_hadoop_reads_what_was_written(here, tmp_path):
         "spark = build_session(master='local[1]', extra=json.loads(sys.argv[1]))\n"
         "print('rows', spark.read.parquet(sys.argv[2]).count())"
     )
-    with _filled(s3(tmp_path)) as store:
+    with _filled(clusters.s3(tmp_path)) as store:
         mqtrace(*arguments(out), "--engine", "local", HADOOP_CONF_DIR=store.configuration(tmp_path / "conf"))
         settings = {f"spark.hadoop.{name}": value for name, value in store.settings.items()}
-        settings["spark.jars"] = s3a_jars()
-        environment = spark_environment(PYTHONPATH=str(ROOT))
+        settings["spark.jars"] = clusters.s3a_jars()
+        environment = clusters.spark_environment(PYTHONPATH=str(ROOT))
         done = run_python(code, json.dumps(settings), f"{out}/verdicts", env=environment, timeout_s=LONGEST_S)
         assert f"rows {here.total()}" in done.stdout, done.stderr[-2000:]
 
@@ -165,7 +144,9 @@ def test_forwarder_killed_while_landing_leaves_whole_parts_and_loses_nothing(sto
     for number in range(4):
         lines = (json.dumps(body) + "\n" for body in bodies[number::4])
         (source / f"{number}.jsonl").write_text("".join(lines))
-    environment = spark_environment(PYTHONPATH=str(ROOT), HADOOP_CONF_DIR=store.configuration(tmp_path / "conf"))
+    environment = clusters.spark_environment(
+        PYTHONPATH=str(ROOT), HADOOP_CONF_DIR=store.configuration(tmp_path / "conf")
+    )
     words = ("forward", "--source", str(source), "--landing", landing, "--state", str(tmp_path / "state"))
     command = [str(Path(sys.executable).with_name("mqtrace")), *words]
     native = as_path(landing) / "native"
@@ -195,8 +176,8 @@ def test_day_with_a_hot_message_survives_an_executor_killed_during_the_shuffle(s
     truth = json.loads((day / "truth.json").read_text())
     mqtrace(*_of_day(day, tmp_path / "local"), "--engine", "local")
     expected = verdict_rows(tmp_path / "local")
-    with standalone(tmp_path, elsewhere, hidden=day) as address:
-        conf = conf_words({"spark.speculation": "true", "spark.executor.memory": "512m"})
+    with clusters.standalone(tmp_path, elsewhere, hidden=day) as address:
+        conf = clusters.conf_words({"spark.speculation": "true", "spark.executor.memory": "512m"})
         command = [*submit(address, zipped, *conf, *store.conf()), *_of_day(f"{store.root}/day", out)]
         for number in (1, 2):
             log = tmp_path / f"driver-{number}.log"
@@ -270,5 +251,5 @@ def on_spark(tmp_path_factory: Any) -> tuple[Counter[str], dict[str, Any]]:
 )
 def test_settings_and_processes_of_a_session_do_not_matter(master, settings, on_spark, tmp_path):
     """``local-cluster``: what only worked because everything was one JVM fails here."""
-    mqtrace(*arguments(tmp_path), "--master", master, *conf_words(settings))
+    mqtrace(*arguments(tmp_path), "--master", master, *clusters.conf_words(settings))
     assert _answer(tmp_path) == on_spark

@@ -32,10 +32,7 @@ AGENT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault("a cold hook: 300 ms", _EVERY, do.restamped(start_ms=300, end_ms=300), NORMALISED),
     Fault(
-        "a transaction ends",
-        ("end",),
-        do.nothing,
-        by_design("native", "java_agent_makes_no_span_for_transaction_end"),
+        "a transaction ends", ("end",), do.nothing, by_design("native", "java_agent_makes_no_span_for_transaction_end")
     ),
     Fault("a message is recalled", ("recall",), do.nothing, by_design("native", "java_agent_makes_no_span_for_recall")),
 )
@@ -146,10 +143,7 @@ def _scene_second_instrumentation(stage: Stage) -> None:
 AGENT_SCENES: tuple[Callable[[Stage], None], ...] = (
     partial(_spanless_id, fault="a one-way send", rule="rocketmq_records_no_one_way_send"),
     partial(
-        _spanless_id,
-        fault="a send is refused",
-        rule="rocketmq_records_no_failed_send",
-        error__type="MQBrokerException",
+        _spanless_id, fault="a send is refused", rule="rocketmq_records_no_failed_send", error__type="MQBrokerException"
     ),
     _scene_batch_sent,
     _scene_batch_consumed,

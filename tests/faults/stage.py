@@ -94,13 +94,7 @@ class Stage:
         for number, consumer in enumerate(CONSUMERS):
             self.play(self.deliver(bean, to=consumer, after_ms=100 + number))
 
-    def play(
-        self,
-        call: Call,
-        change: Change = nothing,
-        *expected: Expected,
-        fault: str = UNHARMED,
-    ) -> Draft:
+    def play(self, call: Call, change: Change = nothing, *expected: Expected, fault: str = UNHARMED) -> Draft:
         """Record what is left of a call after ``change`` and expect the verdicts of each of its events."""
         draft = self.record(call, change)
         for event in call.events:

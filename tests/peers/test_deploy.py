@@ -93,10 +93,7 @@ def test_deployed_forwarder_puts_a_java_application_into_jaeger(
         "kafka:9092": kafka.bootstrap_servers,
         "http://collector:4318": collector.traces_url.removesuffix("/v1/traces"),
     }
-    places |= {
-        "http://collector:4317": f"http://{collector.grpc_endpoint}",
-        "/landing": str(tmp_path / "landing"),
-    }
+    places |= {"http://collector:4317": f"http://{collector.grpc_endpoint}", "/landing": str(tmp_path / "landing")}
     service = SERVICES["forwarder"]
     entry = json.loads(re.findall(r"^ENTRYPOINT (.+)$", (DEPLOY / "Containerfile").read_text("utf-8"), re.MULTILINE)[0])
     command = [str(image / entry[0]), str(image / entry[1]), *(_elsewhere(word, places) for word in service["command"])]

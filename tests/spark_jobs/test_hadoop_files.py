@@ -8,15 +8,7 @@ import pytest
 from py4j import java_gateway
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from bridge.storage import (
-    as_path,
-    current_settings,
-    hold,
-    list_files,
-    remove_tree,
-    replace_tree,
-    use_settings,
-)
+from bridge.storage import as_path, current_settings, hold, list_files, remove_tree, replace_tree, use_settings
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
 from spark_jobs.history.history import open_history

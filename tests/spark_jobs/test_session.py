@@ -8,16 +8,7 @@ import pyarrow as pa
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.session import (
-    _place,
-    _start_error,
-    build_session,
-    choose_engine,
-    cost,
-    job_group,
-    kill_abandoned_processes,
-    versions,
-)
+from spark_jobs import session
 
 
 @pytest.mark.spark
@@ -59,27 +50,27 @@ def test_master_is_the_option_then_spark_submit_then_spark_remote_then_this_mach
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert _place(named) == ground
-    assert choose_engine(None, master=named, conf={}, driver_memory="1g") == ("spark", reason)
+    assert session._place(named) == ground
+    assert session.choose_engine(None, master=named, conf={}, driver_memory="1g") == ("spark", reason)
 
 
 @pytest.mark.parametrize("memory", ["lots", "1", "1gb", "-1g", "", "1.5g", "511m", "65t", "999999999999999g"])
 def test_invalid_memory_is_refused(memory):
     with pytest.raises(UsageError, match="driver memory"):
-        build_session(driver_memory=memory)
+        session.build_session(driver_memory=memory)
 
 
 def test_spark_home_is_named_where_spark_does_not_start(monkeypatch):
     monkeypatch.setenv("SPARK_HOME", "/opt/spark-3")
     failure = TypeError("'JavaPackage' object is not callable")
     named = "is not callable; unset SPARK_HOME (/opt/spark-3) if that is not pyspark's release"
-    assert str(_start_error(failure, "local[*]")).endswith(named)
-    assert "SPARK_HOME" not in str(_start_error(failure, None))  # spark-submit has set it
+    assert str(session._start_error(failure, "local[*]")).endswith(named)
+    assert "SPARK_HOME" not in str(session._start_error(failure, None))  # spark-submit has set it
 
 
 @pytest.mark.spark
 def test_running_session_is_returned_and_settings_that_a_run_needs_win_over_those_given(spark):
-    again = build_session(master="local[2]", extra={"spark.sql.session.timeZone": "Asia/Shanghai"})
+    again = session.build_session(master="local[2]", extra={"spark.sql.session.timeZone": "Asia/Shanghai"})
     assert again.sparkContext is spark.sparkContext
     assert again.conf.get("spark.sql.session.timeZone") == "UTC"
 
@@ -87,11 +78,11 @@ def test_running_session_is_returned_and_settings_that_a_run_needs_win_over_thos
 @pytest.mark.spark
 def test_cost_counts_the_jobs_of_its_group_only(spark):
     spark.range(3).collect()
-    with job_group(spark, "of-a-test", "two jobs"):
+    with session.job_group(spark, "of-a-test", "two jobs"):
         spark.range(3).collect()
         spark.range(3).collect()
-    assert cost(spark, "of-a-test") == (2, 2)
-    assert set(versions(spark)) == {"spark", "java"}
+    assert session.cost(spark, "of-a-test") == (2, 2)
+    assert set(session.versions(spark)) == {"spark", "java"}
 
 
 def test_process_that_an_interrupted_block_was_starting_is_ended():
@@ -103,7 +94,7 @@ def test_process_that_an_interrupted_block_was_starting_is_ended():
         started.append(process)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), kill_abandoned_processes():
+    with pytest.raises(KeyboardInterrupt), session.kill_abandoned_processes():
         launch()
     with started[0] as process:
         assert process.wait(timeout=30) == -signal.SIGKILL

@@ -8,17 +8,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
+from bridge.forwarder import span_fields
 from bridge.forwarder.otlp_requests import SCOPE
 from bridge.forwarder.pairing import Event, Origin, Place, Record
-from bridge.forwarder.span_fields import (
-    NS_PER_MS,
-    OtlpSpanFields,
-    SpanRules,
-    encodable,
-    rare_attributes,
-    server_of,
-    span_fields,
-)
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
@@ -31,20 +23,22 @@ _SCOPE: Final = InstrumentationScope(SCOPE, schema_url=semconv.SCHEMA_URL)
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
-def span_of(event: Event, rules: SpanRules) -> ReadableSpan:
+def span_of(event: Event, rules: span_fields.SpanRules) -> ReadableSpan:
     """Return the span that says ``event``: the same for the same records, wherever they were read."""
-    meaning = span_fields(event, rules)
+    meaning = span_fields.span_fields(event, rules)
     operation = OPERATIONS[meaning.trace_type]
     return ReadableSpan(
-        name=operation.span_name(None if meaning.topic is None else encodable(meaning.topic)),
+        name=operation.span_name(None if meaning.topic is None else span_fields.encodable(meaning.topic)),
         kind=operation.kind,
         context=_context(meaning.trace_id, meaning.span_id, is_remote=False),
         parent=None if meaning.parent_id is None else _context(meaning.trace_id, meaning.parent_id, is_remote=True),
-        resource=Resource({SERVICE_NAME: encodable(meaning.service)}),  # not ``create``: nothing of this process
+        resource=Resource(
+            {SERVICE_NAME: span_fields.encodable(meaning.service)}
+        ),  # not ``create``: nothing of this process
         attributes=_attributes(meaning, rules),
         status=Status(StatusCode.UNSET if meaning.failure is None else StatusCode.ERROR),
-        start_time=meaning.start_ms * NS_PER_MS,
-        end_time=meaning.end_ms * NS_PER_MS,
+        start_time=meaning.start_ms * span_fields.NS_PER_MS,
+        end_time=meaning.end_ms * span_fields.NS_PER_MS,
         instrumentation_scope=_SCOPE,
     )
 
@@ -54,16 +48,16 @@ def _context(trace_id: bytes, span_id: bytes, *, is_remote: bool) -> SpanContext
     return SpanContext(*ids, is_remote=is_remote, trace_flags=_SAMPLED)
 
 
-def _attributes(meaning: OtlpSpanFields, rules: SpanRules) -> Attributes:
-    values = [encodable(value) if type(value) is str else value for value in meaning.values]
+def _attributes(meaning: span_fields.OtlpSpanFields, rules: span_fields.SpanRules) -> Attributes:
+    values = [span_fields.encodable(value) if type(value) is str else value for value in meaning.values]
     attributes, _ = span_attributes(_context_of(meaning.trace_type, values))
     attributes[semconv.MESSAGING_SYSTEM] = rules.system
     if rules.system == semconv.SYSTEM_ROCKETMQ:
         add_rocketmq_fields(attributes, {})
         attributes[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = ""  # required by the conventions; the writers cut it off
     if meaning.store_host is not None:
-        attributes |= server_of(encodable(meaning.store_host))
-    return {**attributes, **rare_attributes(meaning.messages, meaning.half, meaning.failure)}
+        attributes |= span_fields.server_of(span_fields.encodable(meaning.store_host))
+    return {**attributes, **span_fields.rare_attributes(meaning.messages, meaning.half, meaning.failure)}
 
 
 _WHERE: Final = Place("trace", 0, 0)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.forwarder.pairing import Pairing
+from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace.model import TraceContext
-from tests.support.forwarded_spans import SpanRules, record_of, span_of
+from tests.support.forwarded_spans import record_of, span_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 

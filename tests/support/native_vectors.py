@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from otel_mqtrace.model import (
-    AccessChannel,
-    ContextCode,
-    MessageType,
-    TraceBean,
-    TraceContext,
-    TraceType,
-    TransactionState,
-)
+from otel_mqtrace import model
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "native"
 RECORDED = VECTORS / "recorded"
@@ -55,14 +47,14 @@ def recorded(stem: str) -> Iterator[RecordedBody]:
         )
 
 
-def trace_context(item: dict[str, Any]) -> TraceContext:
+def trace_context(item: dict[str, Any]) -> model.TraceContext:
     """Build the context that a golden vector describes; enums stand by name in it."""
     by_name: dict[str, Any] = {
-        "trace_type": TraceType,
-        "msg_type": MessageType,
-        "context_code": ContextCode.__getitem__,
-        "transaction_state": TransactionState,
-        "access_channel": AccessChannel,
+        "trace_type": model.TraceType,
+        "msg_type": model.MessageType,
+        "context_code": model.ContextCode.__getitem__,
+        "transaction_state": model.TransactionState,
+        "access_channel": model.AccessChannel,
     }
 
     def typed(fields: dict[str, Any]) -> dict[str, Any]:
@@ -72,4 +64,4 @@ def trace_context(item: dict[str, Any]) -> TraceContext:
             if name != "beans"
         }
 
-    return TraceContext(**typed(item), beans=tuple(TraceBean(**typed(bean)) for bean in item["beans"]))
+    return model.TraceContext(**typed(item), beans=tuple(model.TraceBean(**typed(bean)) for bean in item["beans"]))

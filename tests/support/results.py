@@ -4,29 +4,8 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
+from spark_jobs.report import result as report
 from spark_jobs.report.graph import CONSUME, PUBLISH, Edge, Graph, Node, Spread, node_id
-from spark_jobs.report.result import (
-    Conservation,
-    Exemplar,
-    Field,
-    Gate,
-    Group,
-    Inputs,
-    Instance,
-    Latency,
-    Ledger,
-    LedgerLine,
-    Loss,
-    MalformedSample,
-    Result,
-    Sample,
-    SideInputs,
-    Span,
-    SparkCost,
-    TimeBucket,
-    Topic,
-    Writers,
-)
 
 T0 = 1_795_276_800_000  # 2026-11-21 16:00:00 UTC
 
@@ -93,7 +72,9 @@ def otlp_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
     return side_fields(at_ms=at_ms, **{**span, **changes})
 
 
-def sample(number: int = 1, *, status: str = "MATCHED_EXACT", reason: str | None = None, **verdict: Any) -> Sample:
+def sample(
+    number: int = 1, *, status: str = "MATCHED_EXACT", reason: str | None = None, **verdict: Any
+) -> report.Sample:
     """Return one sampled consume; ``native=`` and ``otlp=`` replace a side, ``None`` takes it away."""
     native = verdict.pop("native", side_fields(at_ms=T0 + number))
     otlp = verdict.pop("otlp", otlp_fields(at_ms=T0 + number))
@@ -117,10 +98,10 @@ def sample(number: int = 1, *, status: str = "MATCHED_EXACT", reason: str | None
         **verdict,
     }
     stratum = status if reason is None else f"{status} {reason}"
-    return Sample(stratum=stratum, verdict=row, native=native, otlp=otlp)
+    return report.Sample(stratum=stratum, verdict=row, native=native, otlp=otlp)
 
 
-def findings() -> tuple[Sample, ...]:
+def findings() -> tuple[report.Sample, ...]:
     wrong = otlp_fields(retry_times=2, store_host="127.0.0.1:9093", end_ms=T0 + 61, cost_ms=61)
     verdicts = {"topic": "EQUAL", "retry_times": "DIFFERENT", "store_host": "DIFFERENT", "client_host": "MISSING_OTLP"}
     publish = {"kind": "publish", "group": "orders-out"}
@@ -137,9 +118,9 @@ def findings() -> tuple[Sample, ...]:
     )
 
 
-def timeline(buckets: int = 30) -> tuple[TimeBucket, ...]:
+def timeline(buckets: int = 30) -> tuple[report.TimeBucket, ...]:
     return tuple(
-        TimeBucket(
+        report.TimeBucket(
             start_ms=T0 + at * 60_000,
             width_ms=60_000,
             findings={
@@ -153,10 +134,10 @@ def timeline(buckets: int = 30) -> tuple[TimeBucket, ...]:
     )
 
 
-def fields() -> tuple[Field, ...]:
+def fields() -> tuple[report.Field, ...]:
     hosts = (("127.0.0.1:9092", "127.0.0.1:9093", 5), ("127.0.0.1:9094", "127.0.0.1:9092", 2))
     return rows_of(
-        Field,
+        report.Field,
         "name verdicts differing_pairs",
         ("topic", {"EQUAL": 5942}, ()),
         ("group_name", {"EQUAL": 5942}, ()),
@@ -169,10 +150,10 @@ def fields() -> tuple[Field, ...]:
     )
 
 
-def gates() -> tuple[Gate, ...]:
+def gates() -> tuple[report.Gate, ...]:
     unexplained = "7 settled events are on one side only, and neither a rule nor a counter says why."
     return rows_of(
-        Gate,
+        report.Gate,
         "name op threshold value outcome severity explanation",
         ("unexplained_loss_native", "<=", 0, 7, "fail", "fail", unexplained),
         ("conflicting_duplicates", "<=", 0, 0, "pass", "fail", ""),
@@ -183,30 +164,30 @@ def gates() -> tuple[Gate, ...]:
     )
 
 
-def groups() -> tuple[Group, ...]:
-    billing = rows_of(Latency, "count p50 p95 p99 max", (2012, 48, 410.5, 1210, 9_800), (2012, 12, 88, 240, 800))
-    warehouse = rows_of(Latency, "count p50 p95 p99 max", (1998, 3, 9, 31, 88), (1998, 10, 71, 180, 640))
+def groups() -> tuple[report.Group, ...]:
+    billing = rows_of(report.Latency, "count p50 p95 p99 max", (2012, 48, 410.5, 1210, 9_800), (2012, 12, 88, 240, 800))
+    warehouse = rows_of(report.Latency, "count p50 p95 p99 max", (1998, 3, 9, 31, 88), (1998, 10, 71, 180, 640))
     return rows_of(
-        Group,
+        report.Group,
         "topic group messages deliveries failures redeliveries unmatched process queue",
         ("OrderTopic", "billing", 1990, 2012, 22, 22, 14, *billing),
         ("OrderTopic", "warehouse", 1988, 1998, 10, 10, 11, *warehouse),
-        ("退款-🧾", "audit", 0, 0, 0, 0, 0, Latency(), Latency()),
+        ("退款-🧾", "audit", 0, 0, 0, 0, 0, report.Latency(), report.Latency()),
     )
 
 
 SHARES = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 0.999, 0.9999)
 
 
-def curved(p50: float, slowest: float, count: int) -> Latency:
+def curved(p50: float, slowest: float, count: int) -> report.Latency:
     curve = tuple(
         (share, p50 * (slowest / p50) ** max(0.0, 2 * share - 1) ** 3 * min(1.0, 2 * share)) for share in SHARES
     )
     known = dict(curve)
-    return Latency(count=count, p50=p50, p95=known[0.95], p99=known[0.99], max=slowest, curve=curve)
+    return report.Latency(count=count, p50=p50, p95=known[0.95], p99=known[0.99], max=slowest, curve=curve)
 
 
-def latency() -> dict[str, Latency]:
+def latency() -> dict[str, report.Latency]:
     return {
         "publish": curved(2.1, 310, 1991),
         "queue": curved(11, 800, 3900),
@@ -215,22 +196,24 @@ def latency() -> dict[str, Latency]:
     }
 
 
-def slowest(msg_id: str) -> dict[str, tuple[Exemplar, ...]]:
+def slowest(msg_id: str) -> dict[str, tuple[report.Exemplar, ...]]:
     named = {"kind": "consume", "topic": "OrderTopic", "group": "billing"}
-    known = Exemplar(msg_id=msg_id, event_ms=T0 + 3, took_ms=9_800, **named)
-    return {"process": (known, Exemplar(msg_id="F" * 32, event_ms=T0 + 77, took_ms=9_100, **named))}
+    known = report.Exemplar(msg_id=msg_id, event_ms=T0 + 3, took_ms=9_800, **named)
+    return {"process": (known, report.Exemplar(msg_id="F" * 32, event_ms=T0 + 77, took_ms=9_100, **named))}
 
 
-def event(native: tuple[Any, ...] | None, otlp: tuple[Any, ...] | None, **verdict: Any) -> Sample:
+def event(native: tuple[Any, ...] | None, otlp: tuple[Any, ...] | None, **verdict: Any) -> report.Sample:
     """Return an event of a message; a side is start, end and success, or ``None``."""
     sides = (
         side and {**dict(zip(("start_ms", "end_ms", "success"), side, strict=True)), "store_host": "127.0.0.1:9092"}
         for side in (native, otlp)
     )
-    return Sample(verdict={"status": "MATCHED_EXACT", **verdict}, **dict(zip(("native", "otlp"), sides, strict=True)))
+    return report.Sample(
+        verdict={"status": "MATCHED_EXACT", **verdict}, **dict(zip(("native", "otlp"), sides, strict=True))
+    )
 
 
-def timelines(msg_id: str) -> dict[str, tuple[Sample, ...]]:
+def timelines(msg_id: str) -> dict[str, tuple[report.Sample, ...]]:
     sent, first, again = (T0 - 17, T0 - 9, True), (T0 + 3, T0 + 51, False), (T0 + 600_003, T0 + 600_051, True)
     events = (
         event(sent, sent, kind="publish", group="orders-out", attempt_id=None, retry_times=None),
@@ -242,16 +225,16 @@ def timelines(msg_id: str) -> dict[str, tuple[Sample, ...]]:
     return {msg_id: events}
 
 
-def topics() -> tuple[Topic, ...]:
+def topics() -> tuple[report.Topic, ...]:
     return (
-        Topic(topic="OrderTopic", sends=1900, failures=6, unmatched=6, publish=curved(2, 310, 1894)),
-        Topic(topic="退款-🧾", sends=91, failures=0, unmatched=0, publish=curved(3, 40, 91)),
+        report.Topic(topic="OrderTopic", sends=1900, failures=6, unmatched=6, publish=curved(2, 310, 1894)),
+        report.Topic(topic="退款-🧾", sends=91, failures=0, unmatched=0, publish=curved(3, 40, 91)),
     )
 
 
-def instances() -> tuple[Instance, ...]:
+def instances() -> tuple[report.Instance, ...]:
     return rows_of(
-        Instance,
+        report.Instance,
         "host service events lost_native lost_otlp attributed first_ms last_ms",
         ("10.0.3.17", "order-service", 2_410, 3, 2, 8, T0 + 180_000, T0 + 600_000),
         (None, None, 40, 0, 2, 0, T0 + 1_000, T0 + 1_000),
@@ -299,11 +282,11 @@ def graph() -> Graph:
     )
 
 
-def result(**changes: Any) -> Result:
+def result(**changes: Any) -> report.Result:
     """Return a run that failed, with something in every section; ``changes`` replace whole attributes."""
     spans = ("otlp/traces.jsonl", "otlp/traces-2026-11-21T16-20-00.000.jsonl")
     native, otlp = rows_of(
-        SideInputs,
+        report.SideInputs,
         "sources layouts records_read exploded malformed truncated_tails out_of_scope half_merged exact_duplicates "
         "other_duplicates canonical_keys last_event_ms",
         (("landing/native",), ("landing-jsonl",), 9958, 0, 2, 1, 4, 3955, 5, 1, 5991, T0 + 1_800_000),
@@ -311,14 +294,14 @@ def result(**changes: Any) -> Result:
     )
     known = findings()
     told = known[2].verdict["msg_id"]  # in full
-    made = Result(
+    made = report.Result(
         verdict="FAIL",
         exit_code=1,
-        window=Span(begin_ms=T0, end_ms=T0 + 1_800_000),
+        window=report.Span(begin_ms=T0, end_ms=T0 + 1_800_000),
         horizon_ms=T0 + 1_738_000,
         grace_ms=60_000,
-        writers=Writers(),
-        inputs=Inputs(native=native, otlp=otlp),
+        writers=report.Writers(),
+        inputs=report.Inputs(native=native, otlp=otlp),
         status=dict(STATUS),
         status_by_kind={kind: dict(counts) for kind, counts in BY_KIND.items()},
         findings={finding: dict(kinds) for finding, kinds in FINDINGS.items()},
@@ -326,18 +309,18 @@ def result(**changes: Any) -> Result:
         reason_detail={"rocketmq-failed-send": 6, "rocketmq-recall": 3},
         fields=fields(),
         gates=gates(),
-        conservation=Conservation(
+        conservation=report.Conservation(
             holds=True,
             native="9,958 read = 2 malformed + 4 out of scope + 3,955 folded halves + 6 duplicates + 5,991 keys",
             otlp="5,950 read + 64 exploded = 26 out of scope + 4 duplicates + 5,984 keys",
         ),
-        ledger=Ledger(
+        ledger=report.Ledger(
             files=("ledgers/ledger-shop-1-4711-0a1b2c3d.json",),
             rows_read=3,
             attributed={"native": 5, "otlp": 3},
             surplus={"native": 0, "otlp": 12},
             lines=rows_of(
-                LedgerLine,
+                report.LedgerLine,
                 "side component cause service counted attributed surplus",
                 ("otlp", "batching_span_processor/0", "queue_full", "shop", 15, 3, 12),
                 ("native", "NativeKafkaSpanExporter", "export_failed", None, 5, 5, 0),
@@ -347,19 +330,19 @@ def result(**changes: Any) -> Result:
         ),
         policy_hash="5f" * 32,
         loss={
-            "native": Loss(unexplained=3, attributed=5, checked=5967, upper_bound_95_ppm=1469.0),
-            "otlp": Loss(unexplained=4, attributed=3, checked=5974, upper_bound_95_ppm=1713.4),
+            "native": report.Loss(unexplained=3, attributed=5, checked=5967, upper_bound_95_ppm=1469.0),
+            "otlp": report.Loss(unexplained=4, attributed=3, checked=5974, upper_bound_95_ppm=1713.4),
         },
         groups=groups(),
         timeline=timeline(),
         samples=known,
         malformed=rows_of(
-            MalformedSample,
+            report.MalformedSample,
             "side path line record_index field reason text",
             ("native", "native/part-00000.parquet", 77, 2, "cost_ms", "not a number", NO_NUMBER),
             ("native", "native/part-00001.jsonl", None, None, None, "cut off", '{"source": "RMQ_SYS'),
         ),
-        spark=SparkCost(jobs=14, stages=31, wall_seconds=21.4),
+        spark=report.SparkCost(jobs=14, stages=31, wall_seconds=21.4),
         versions={"otel-mqtrace": "0.1.0", "pyspark": "4.0.1", "python": "3.11.7"},
         duplicates={"exact": 8, "conflicting": 1},
         latency=latency(),

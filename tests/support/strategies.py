@@ -5,35 +5,25 @@ from typing import Any, get_args, get_type_hints
 from hypothesis import strategies as st
 
 from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
-from otel_mqtrace.wire.native.layout import (
-    BEAN_FIELDS,
-    DIALECTS,
-    FIELD_SEPARATOR,
-    FIELDS,
-    FORMS,
-    RECORD_TERMINATOR,
-    CloudSubAfter,
-    Dialect,
-    FieldKind,
-)
+from otel_mqtrace.wire.native import layout
 
-SEPARATORS = FIELD_SEPARATOR + RECORD_TERMINATOR
+SEPARATORS = layout.FIELD_SEPARATOR + layout.RECORD_TERMINATOR
 
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=SEPARATORS), max_size=12)
 """What a field can carry unchanged: no separators, no lone surrogates."""
 
 
-def values(name: str, dialect: Dialect) -> st.SearchStrategy[Any]:
+def values(name: str, dialect: layout.Dialect) -> st.SearchStrategy[Any]:
     """Values of one field, as the dialect can say them; absent ones only where the format has a text for "nothing"."""
-    kind = FIELDS[name]
+    kind = layout.FIELDS[name]
     return {
-        FieldKind.TEXT: lambda: st.none() | texts,
-        FieldKind.LONG: lambda: st.integers(-(1 << 63), (1 << 63) - 1),
-        FieldKind.INT: lambda: st.integers(-(1 << 31), (1 << 31) - 1),
-        FieldKind.BOOL: st.booleans,
-        FieldKind.MESSAGE_TYPE: lambda: st.sampled_from(dialect.message_types),
-        FieldKind.CONTEXT_CODE: lambda: st.sampled_from(ContextCode),
-        FieldKind.TRANSACTION_STATE: lambda: st.sampled_from(TransactionState),
+        layout.FieldKind.TEXT: lambda: st.none() | texts,
+        layout.FieldKind.LONG: lambda: st.integers(-(1 << 63), (1 << 63) - 1),
+        layout.FieldKind.INT: lambda: st.integers(-(1 << 31), (1 << 31) - 1),
+        layout.FieldKind.BOOL: st.booleans,
+        layout.FieldKind.MESSAGE_TYPE: lambda: st.sampled_from(dialect.message_types),
+        layout.FieldKind.CONTEXT_CODE: lambda: st.sampled_from(ContextCode),
+        layout.FieldKind.TRANSACTION_STATE: lambda: st.sampled_from(TransactionState),
     }[kind]()
 
 
@@ -56,18 +46,18 @@ def sayable(draw: st.DrawFn) -> tuple[TraceContext, str, AccessChannel]:
     trace_type = draw(st.sampled_from(TraceType))
     able = [
         dialect
-        for dialect in DIALECTS.values()
-        if dialect.form(trace_type) and dialect.cloud_quirk(trace_type, channel) is not CloudSubAfter.GLUED
+        for dialect in layout.DIALECTS.values()
+        if dialect.form(trace_type) and dialect.cloud_quirk(trace_type, channel) is not layout.CloudSubAfter.GLUED
     ]
     dialect = draw(st.sampled_from(able))
     form = dialect.form(trace_type, channel)
     assert form is not None
-    of_context = {name: draw(values(name, dialect)) for name in form.fields if name not in BEAN_FIELDS}
+    of_context = {name: draw(values(name, dialect)) for name in form.fields if name not in layout.BEAN_FIELDS}
     beans = draw(st.integers(1, 3))
     trace_ctx = TraceContext(
         trace_type=trace_type,
         beans=tuple(
-            TraceBean(**{name: draw(values(name, dialect)) for name in form.fields if name in BEAN_FIELDS})
+            TraceBean(**{name: draw(values(name, dialect)) for name in form.fields if name in layout.BEAN_FIELDS})
             for _ in range(beans)
         ),
         **of_context,
@@ -82,14 +72,14 @@ _words = st.sampled_from(
         *("COMMIT_MESSAGE", "pub", "订单", "99999999999999999999"),
     ]
 )
-pieces = st.lists(_words, min_size=1, max_size=1 + max(form.count for forms in FORMS.values() for form in forms)).map(
-    FIELD_SEPARATOR.join
-)
+pieces = st.lists(
+    _words, min_size=1, max_size=1 + max(form.count for forms in layout.FORMS.values() for form in forms)
+).map(layout.FIELD_SEPARATOR.join)
 """Pieces that look like records: type names, numbers and nonsense between field separators."""
 
 bodies = st.one_of(
     st.binary(max_size=200),
-    st.lists(pieces, max_size=6).map(lambda parts: RECORD_TERMINATOR.join(parts).encode()),
+    st.lists(pieces, max_size=6).map(lambda parts: layout.RECORD_TERMINATOR.join(parts).encode()),
     st.lists(st.sampled_from([b"\x01", b"\x02", b"SubAfter", b"Pub", b"\xff", b"7", b"null"]), max_size=60).map(
         b"".join
     ),

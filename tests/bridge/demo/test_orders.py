@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from bridge.demo.command import MIN_MESSAGES
 from bridge.demo.faults import FaultKind, plan_faults
-from bridge.demo.shop import (
-    CONSUME,
-    PUBLISH,
-    TRANSACTION_END,
-    OrderKind,
-    events_of,
-    order_book,
-    serve_all,
-)
+from bridge.demo.shop import CONSUME, PUBLISH, TRANSACTION_END, OrderKind, events_of, order_book, serve_all
 from otel_mqtrace._errors import PeerError
 from tests.support.unique_ids import read_unique_id
 

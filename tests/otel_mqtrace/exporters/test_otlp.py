@@ -197,8 +197,7 @@ def test_redirect_that_is_not_followed_is_a_failure(location, words):
 
 
 @pytest.mark.parametrize(
-    ("content_type", "is_good"),
-    [("Text/HTML; charset=utf-8", False), ("application/json", True), (None, True)],
+    ("content_type", "is_good"), [("Text/HTML; charset=utf-8", False), ("application/json", True), (None, True)]
 )
 def test_web_page_in_reply_is_a_failure(content_type, is_good, spans, receiver, exporter):
     receiver.content_type, errors = content_type, []

@@ -12,12 +12,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind
 
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.hooks import guard
-from otel_mqtrace.hooks.attributes import (
-    MAX_CAPTURED_CHARACTERS,
-    MAX_CAPTURED_VALUES,
-    OPT_IN,
-    HeaderCapture,
-)
+from otel_mqtrace.hooks.attributes import MAX_CAPTURED_CHARACTERS, MAX_CAPTURED_VALUES, OPT_IN, HeaderCapture
 from otel_mqtrace.hooks.propagation import HEADER_GETTER, propagator_in_force
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.model import MessageType
@@ -248,11 +243,7 @@ _OLD_SEND = {
     "messaging.client_id": "shop",
     "messaging.kafka.message.offset": 7,
 }
-_OLD_PROCESS = {
-    **_OLD_SEND,
-    "messaging.operation": "process",
-    "messaging.kafka.consumer.group": "billing",
-}
+_OLD_PROCESS = {**_OLD_SEND, "messaging.operation": "process", "messaging.kafka.consumer.group": "billing"}
 
 
 def _send(tracing, system="kafka"):

@@ -8,19 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.rocketmq import commands
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient
-from otel_mqtrace.rocketmq.commands import (
-    Command,
-    Credentials,
-    ProtocolError,
-    Queue,
-    RefusedError,
-    RequestCode,
-    ResponseCode,
-    read_masters,
-    read_route,
-    sign,
-)
 from otel_mqtrace.rocketmq.connections import SilentError, read_address, read_addresses
 from tests.support.programs import run_in_child
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
@@ -54,15 +43,17 @@ def test_one_connection_serves_many_requests(cluster, client):
     assert client.send(_outgoing(client, 50), group="g") == [None] * 50
     client.bounds(client.route("T").readable)
     assert len(cluster.brokers[0].connections) == len(cluster.name_server.connections) == 1
-    assert len(cluster.brokers[0].asked(RequestCode.SEND_MESSAGE_V2)) == 50
+    assert len(cluster.brokers[0].asked(commands.RequestCode.SEND_MESSAGE_V2)) == 50
 
 
 def test_refusal_is_that_of_its_message_only(cluster, client):
     outgoing = _outgoing(client, 3)
-    cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY)
+    cluster.brokers[0].answer_first(
+        commands.RequestCode.SEND_MESSAGE_V2, commands.ResponseCode.SUCCESS, commands.ResponseCode.SYSTEM_BUSY
+    )
     first, second, third = client.send(outgoing, group="g")
-    assert isinstance(second, RefusedError)
-    assert (first, second.code, third) == (None, ResponseCode.SYSTEM_BUSY, None)
+    assert isinstance(second, commands.RefusedError)
+    assert (first, second.code, third) == (None, commands.ResponseCode.SYSTEM_BUSY, None)
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
@@ -81,8 +72,8 @@ def test_silent_server_leaves_time_for_the_next(cluster):
         RemotingCluster() as mute,
         closing(RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=2_000)) as client,
     ):
-        mute.name_server.answer_first(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENCE)
-        broker.answer_first(RequestCode.GET_MIN_OFFSET, SILENCE)
+        mute.name_server.answer_first(commands.RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENCE)
+        broker.answer_first(commands.RequestCode.GET_MIN_OFFSET, SILENCE)
         queue = client.route("T").readable[0]
         assert client.bounds([queue]) == {queue: (0, 0)}
         client.forget_route("T")
@@ -95,7 +86,7 @@ def test_silent_broker_is_given_up_in_time_and_answers_that_came_meanwhile_are_u
         cluster.name_server.brokers = [*cluster.brokers, *other.brokers]
         with closing(RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS)) as client:
             outgoing = [Outgoing(queue=queue, body=b"1", properties={}) for queue in client.writable("T")]
-            cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE)
+            cluster.brokers[0].answer_first(commands.RequestCode.SEND_MESSAGE_V2, SILENCE)
             silent, *answered = client.send(outgoing, group="g")
     assert isinstance(silent, SilentError)
     assert "in time" in str(silent)
@@ -104,7 +95,7 @@ def test_silent_broker_is_given_up_in_time_and_answers_that_came_meanwhile_are_u
 
 def test_broker_that_hangs_up_is_an_error_while_it_answers_and_reached_again(cluster, client):
     outgoing = _outgoing(client)
-    cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, HANG_UP)
+    cluster.brokers[0].answer_first(commands.RequestCode.SEND_MESSAGE_V2, HANG_UP)
     [lost] = client.send(outgoing, group="g")
     assert isinstance(lost, SilentError)
     assert client.send(outgoing, group="g") == [None]
@@ -132,7 +123,7 @@ def test_error_without_a_name_server_lists_all_of_them(cluster):
 
 
 def test_server_other_than_rocketmq_is_reported(cluster, client):
-    cluster.name_server.answer_first(RequestCode.GET_ROUTEINFO_BY_TOPIC, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    cluster.name_server.answer_first(commands.RequestCode.GET_ROUTEINFO_BY_TOPIC, b"HTTP/1.1 400 Bad Request\r\n\r\n")
     told = f"the name server {cluster.namesrv} does not answer as RocketMQ does: .*not a RocketMQ remoting port"
     with pytest.raises(PeerError, match=told):
         client.route("T")
@@ -164,7 +155,7 @@ def test_messages_are_found_by_key_or_id(cluster, client):
     broker.put(b"neither", properties={"KEYS": "order-11"})
     assert [message.stored_body for _, message in client.find_by_key("T", "order-1")] == [b"by key", b"by id"]
     assert list(client.find_by_key("T", "nobody", begin_ms=5, end_ms=9)) == []
-    asked = [each.fields for each in broker.asked(RequestCode.QUERY_MESSAGE)]
+    asked = [each.fields for each in broker.asked(commands.RequestCode.QUERY_MESSAGE)]
     assert [(each["maxNum"], each["beginTimestamp"], each["endTimestamp"]) for each in asked] == [
         ("64", "0", str(2**63 - 1)),
         ("64", "5", "9"),
@@ -176,7 +167,7 @@ def test_pull_brings_its_subscription_and_waits_at_the_broker_if_told_to(cluster
     [queue, *_] = client.route("T").readable
     for suspend_ms in (0, 20):
         client.pull({queue: 0}, group="g", suspend_ms=suspend_ms)
-    asked = [each.fields for each in cluster.brokers[0].asked(RequestCode.PULL_MESSAGE)]
+    asked = [each.fields for each in cluster.brokers[0].asked(commands.RequestCode.PULL_MESSAGE)]
     assert [(each["subscription"], each["sysFlag"], each["suspendTimeoutMillis"]) for each in asked] == [
         ("*", "4", "0"),
         ("*", "6", "20"),
@@ -185,7 +176,7 @@ def test_pull_brings_its_subscription_and_waits_at_the_broker_if_told_to(cluster
 
 def test_topic_made_by_brokers_is_written_to_by_the_default_route(cluster, client):
     """By the route of TBW102, with at most four queues; without that, the topic's own refusal is raised."""
-    with pytest.raises(RefusedError, match="new"):
+    with pytest.raises(commands.RefusedError, match="new"):
         client.writable("new")
     cluster.brokers[0].topics.add("TBW102")
     cluster.brokers[0].queue_count = 8
@@ -193,7 +184,7 @@ def test_topic_made_by_brokers_is_written_to_by_the_default_route(cluster, clien
     assert len(client.writable("new")) == 4
     assert client.send(outgoing, group="g") == [None]
     assert "new" in cluster.brokers[0].topics
-    [sent] = cluster.brokers[0].asked(RequestCode.SEND_MESSAGE_V2)
+    [sent] = cluster.brokers[0].asked(commands.RequestCode.SEND_MESSAGE_V2)
     assert (sent.fields["c"], sent.fields["d"]) == ("TBW102", "4")  # default topic, and its queues
 
 
@@ -254,7 +245,7 @@ QUEUES = {"brokerName": "broker-a", "perm": 6, "readQueueNums": 2, "writeQueueNu
 
 def _route(**changes):
     route = {"brokerDatas": [BROKER], "queueDatas": [{**QUEUES, **changes}], "filterServerTable": {}}
-    return read_route("T", json.dumps(route).encode())
+    return commands.read_route("T", json.dumps(route).encode())
 
 
 @pytest.mark.parametrize(
@@ -262,8 +253,8 @@ def _route(**changes):
 )
 def test_route_lists_permitted_queues_and_addresses(perm, readable, writable):
     route = _route(perm=perm)
-    assert route.readable == tuple(Queue("T", "broker-a", number) for number in readable)
-    assert route.writable == tuple(Queue("T", "broker-a", number) for number in writable)
+    assert route.readable == tuple(commands.Queue("T", "broker-a", number) for number in readable)
+    assert route.writable == tuple(commands.Queue("T", "broker-a", number) for number in writable)
     assert route.readers("broker-a") == ("10.0.0.1:10911", "10.0.0.2:10911")
     assert route.master("broker-a") == ("10.0.0.1:10911",)
     assert route.readers("another") == route.master("another") == ()
@@ -275,14 +266,16 @@ def test_route_of_an_old_name_server_is_read():
         b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"odd {1: \\" name"}],'
         b'"queueDatas":[{"brokerName":"odd {1: \\" name","perm":6,"readQueueNums":1,"writeQueueNums":1}]}'
     )
-    route = read_route("T", body)
+    route = commands.read_route("T", body)
     assert route.master('odd {1: " name') == ("10.0.0.1:10911",)
-    assert route.readable == (Queue("T", 'odd {1: " name', 0),)
+    assert route.readable == (commands.Queue("T", 'odd {1: " name', 0),)
 
 
 def test_masters_are_all_brokers_with_one():
     slave = {**BROKER, "brokerAddrs": {"1": "10.0.0.3:10911"}}
-    assert read_masters(json.dumps({"brokerAddrTable": {"a": BROKER, "b": slave}}).encode()) == ("10.0.0.1:10911",)
+    assert commands.read_masters(json.dumps({"brokerAddrTable": {"a": BROKER, "b": slave}}).encode()) == (
+        "10.0.0.1:10911",
+    )
 
 
 @pytest.mark.parametrize(
@@ -294,12 +287,12 @@ def test_masters_are_all_brokers_with_one():
     ids=lambda each: repr(each)[:30],
 )
 def test_malformed_route_is_a_protocol_error(body):
-    with pytest.raises(ProtocolError):
-        read_route("T", body)
+    with pytest.raises(commands.ProtocolError):
+        commands.read_route("T", body)
 
 
 def test_route_with_too_many_queues_is_refused():
-    with pytest.raises(ProtocolError, match="more than"):
+    with pytest.raises(commands.ProtocolError, match="more than"):
         _route(readQueueNums=10**9)
 
 
@@ -312,8 +305,8 @@ _json = st.recursive(
 
 @given(_json)
 def test_any_json_is_a_route_or_a_protocol_error(text):
-    for read in (lambda body: read_route("T", body), read_masters):
-        with suppress(ProtocolError):
+    for read in (lambda body: commands.read_route("T", body), commands.read_masters):
+        with suppress(commands.ProtocolError):
             read(json.dumps(text).encode())
 
 
@@ -322,12 +315,12 @@ FIELDS = {"queueId": "3", "setZeroIfNotFound": "false", "topic": "topic", "consu
 
 def test_request_is_signed_once_as_java_signs():
     """The signature is what AclClientRPCHook of RocketMQ 5.5.0 makes of these fields, body and keys."""
-    credentials, command = Credentials("access", "secret key"), Command(14, FIELDS, "body é".encode())
-    once = sign(command, credentials)
+    credentials, command = commands.Credentials("access", "secret key"), commands.Command(14, FIELDS, "body é".encode())
+    once = commands.sign(command, credentials)
     assert once.fields == {**FIELDS, "AccessKey": "access", "Signature": "+34AIoYMsXJFS5guPjBXWnT1xyE="}
-    assert sign(once, credentials) == once
-    assert sign(command, None) is command
+    assert commands.sign(once, credentials) == once
+    assert commands.sign(command, None) is command
 
 
 def test_secret_is_not_in_the_representation():
-    assert "hidden" not in repr(Credentials("access", "hidden"))
+    assert "hidden" not in repr(commands.Credentials("access", "hidden"))

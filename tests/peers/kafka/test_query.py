@@ -69,9 +69,7 @@ def test_message_with_a_timestamp_out_of_order_is_found(kafka, begin_ms):
 
 def test_topic_with_transactions_is_read_to_its_end(kafka, begin_ms):
     name = kafka.create_topic("peer-query-transactions")
-    producer = OwnProducer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0},
-    )
+    producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0})
     producer.init_transactions(30)
     for number, finish in enumerate((producer.commit_transaction, producer.abort_transaction)):
         producer.begin_transaction()

@@ -4,13 +4,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from spark_jobs.exchange.packing import (
-    group_pieces,
-    open_bucket,
-    pack_pieces,
-    pieces_of,
-    split_blobs,
-)
+from spark_jobs.exchange.packing import group_pieces, open_bucket, pack_pieces, pieces_of, split_blobs
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import NORMALISED

@@ -4,11 +4,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from spark_jobs.history.carried import (
-    CarriedPositions,
-    carry_over_events,
-    drop_read_again,
-)
+from spark_jobs.history.carried import CarriedPositions, carry_over_events, drop_read_again
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.schemas import EVENT, NORMALISED
 from tests.support.events import consumed, publish

@@ -4,14 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_jobs.history.lifecycle import (
-    CANDIDATE,
-    CLOSED,
-    find_closed,
-    keep_open_events,
-    merge_closed,
-    select_left_open,
-)
+from spark_jobs.history import lifecycle
 from spark_jobs.schemas import EVENT, VERDICT
 from tests.support.events import START_MS, consumed, publish
 
@@ -48,8 +41,8 @@ def events(*msg_ids):
 def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row(part, kept, offset):
     """A slice counts from the start of its file."""
     verdict_of = np.array([0, 1, 2, 3, 4, 5, 1, -1])
-    found = keep_open_events(events(*"ABCDEFGH"), verdict_of, verdicts(*KEYS), np.array(part), offset=offset)
-    assert found.schema == CANDIDATE
+    found = lifecycle.keep_open_events(events(*"ABCDEFGH"), verdict_of, verdicts(*KEYS), np.array(part), offset=offset)
+    assert found.schema == lifecycle.CANDIDATE
     assert [(row["msg_id"], row["verdict_row"] - offset) for row in found.to_pylist()] == kept
 
 
@@ -70,8 +63,10 @@ def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row(part, kept
     ],
 )
 def test_event_is_left_open_by_the_verdict_of_its_key(verdict, left_as):
-    candidates = keep_open_events(events("A"), np.array([1]), verdicts(RESIDUE, RESIDUE), np.array([True, True]))
-    selected = select_left_open(candidates, verdicts(SETTLED, verdict))
+    candidates = lifecycle.keep_open_events(
+        events("A"), np.array([1]), verdicts(RESIDUE, RESIDUE), np.array([True, True])
+    )
+    selected = lifecycle.select_left_open(candidates, verdicts(SETTLED, verdict))
     assert selected.schema == EVENT
     assert [(row["first_seen_run"], row["left_as"]) for row in selected.to_pylist()] == (
         [(2, left_as)] if left_as else []
@@ -89,13 +84,13 @@ def test_positions_of_both_sides_are_kept_when_a_key_is_closed():
     done = {"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 3}
     open_key = {**RESIDUE, "lifecycle": "new", "first_seen_run": 3, "native": {**side_of(NATIVE), "path": "other"}}
     given = verdicts({**done, "native": side_of(NATIVE), "otlp": side_of(SPAN)}, {"status": "MATCHED_EXACT"}, open_key)
-    closed = find_closed(given, since_ms=START_MS).to_pylist()
+    closed = lifecycle.find_closed(given, since_ms=START_MS).to_pylist()
     shared = {"record_index": 0, "first_seen_run": 3, "last_ms": START_MS + 510}
     assert closed == [
         {"side": "native", "path": "n.jsonl", "raw_hash": NATIVE["raw_hash"], "line": 4, **shared},
         {"side": "otlp", "path": "s.jsonl", "raw_hash": SPAN["raw_hash"], "line": 9, **shared},
     ]
-    assert find_closed(given, since_ms=START_MS + 511).equals(CLOSED.empty_table())
+    assert lifecycle.find_closed(given, since_ms=START_MS + 511).equals(lifecycle.CLOSED.empty_table())
 
 
 def test_closed_positions_are_merged_one_by_one():
@@ -105,5 +100,5 @@ def test_closed_positions_are_merged_one_by_one():
 
     old, kept = closed(1, 1, 2, path="old"), [closed(9, 4, 3, **other) for other in ({"side": "otlp"}, {"raw_hash": 8})]
     parts = [[closed(None, 2, 5), closed(4, 3, 9), old], [closed(3, 1, None), *kept]]
-    tables = [pa.Table.from_pylist(rows, schema=CLOSED) for rows in parts]
-    assert merge_closed(tables, since_ms=3).to_pylist() == [closed(3, 1, 9), *kept]
+    tables = [pa.Table.from_pylist(rows, schema=lifecycle.CLOSED) for rows in parts]
+    assert lifecycle.merge_closed(tables, since_ms=3).to_pylist() == [closed(3, 1, 9), *kept]

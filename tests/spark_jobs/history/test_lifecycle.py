@@ -5,14 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_jobs.history.lifecycle import (
-    CLOSED,
-    OpenKey,
-    Runs,
-    assign_lifecycle,
-    decide_lifecycle,
-    hash_closed,
-)
+from spark_jobs.history.lifecycle import CLOSED, OpenKey, Runs, assign_lifecycle, decide_lifecycle, hash_closed
 from spark_jobs.policy.policy import read_policy
 from tests.support.events import START_MS, before, both, consumed, publish
 from tests.support.kernel_runs import judge, plan_of, table_of

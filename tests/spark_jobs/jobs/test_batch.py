@@ -108,8 +108,7 @@ def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("recording", "events"),
-    [("app", {"publish": 115, "consume": 222}), ("scenarios", {"publish": 171, "consume": 43})],
+    ("recording", "events"), [("app", {"publish": 115, "consume": 222}), ("scenarios", {"publish": 171, "consume": 43})]
 )
 def test_every_send_and_delivery_of_a_recording_is_on_both_sides_and_all_rows_are_counted(request, recording, events):
     result, out = request.getfixturevalue(recording)

@@ -25,13 +25,7 @@ from spark_jobs.judging.durations import (
     group_histograms,
     measure,
 )
-from spark_jobs.judging.evidence import (
-    PER_STRATUM,
-    count_differing,
-    merge_differing,
-    rank_differing,
-    rank_hosts,
-)
+from spark_jobs.judging.evidence import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.report.result import Instance
 from spark_jobs.sums import sum_of
@@ -175,10 +169,7 @@ def test_histogram_of_many_values_stays_small_and_near():
     assert (histogram.count, histogram.most) == (200_000, 1_400_000)
 
 
-@given(
-    parts=st.lists(st.integers(1, 9_000), min_size=2, max_size=5),
-    cuts=st.integers(1, 4),
-)
+@given(parts=st.lists(st.integers(1, 9_000), min_size=2, max_size=5), cuts=st.integers(1, 4))
 def test_merged_histogram_is_the_same_in_any_order(parts, cuts):
     begins = np.cumsum([100_000, *parts]) * 11
     some = [Histogram.of(np.arange(begin, begin + 11 * size, 11)) for begin, size in zip(begins, parts, strict=False)]

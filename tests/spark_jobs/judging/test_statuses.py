@@ -52,8 +52,7 @@ STORIES = {
         also={"topic": "orders", "queue_ms": 90, "end_to_end_ms": 110},
     ),
     "a listener's cost is its batch's, divided and rounded down": Story(
-        [*delivery("M", cost_ms=3, end_ms=START_MS + 110), consumed("M", batch_size=3)],
-        "MATCHED_NORMALISED",
+        [*delivery("M", cost_ms=3, end_ms=START_MS + 110), consumed("M", batch_size=3)], "MATCHED_NORMALISED"
     ),
 }
 AGENT_STORIES = {
@@ -64,9 +63,7 @@ AGENT_STORIES = {
         also={"key_level": 3},
     ),
     "a span without a group pairs by the message": Story(
-        [*delivery("M"), agent(consumed("M"), group_name=None)],
-        "MATCHED_NORMALISED",
-        also={"key_level": 3},
+        [*delivery("M"), agent(consumed("M"), group_name=None)], "MATCHED_NORMALISED", also={"key_level": 3}
     ),
     "a failed delivery is no error by the old convention": Story(
         [*delivery("M", success=False), agent(consumed("M"), writer="java-agent-old")],

@@ -7,11 +7,7 @@ import pytest
 from bridge.addresses import parse_duration_ms
 from otel_mqtrace._errors import MqTraceError, UsageError
 from spark_jobs.policy.policy import Policy, hash_policy, print_policy, read_policy
-from spark_jobs.policy.profiles import (
-    NATIVE_CARRIES,
-    PROFILES,
-    by_design_rules,
-)
+from spark_jobs.policy.profiles import NATIVE_CARRIES, PROFILES, by_design_rules
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict
 

@@ -14,12 +14,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from rocketmq import TransactionResolution
 from rocketmq.grpc_protocol import Code
-from rocketmq.v5.exception import (
-    ClientException,
-    IllegalArgumentException,
-    IllegalStateException,
-    TooManyRequestsException,
-)
+from rocketmq.v5 import exception
 
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import TraceType
@@ -107,7 +102,7 @@ def test_produce_hook_gets_the_message_id(instrument, started, spans, message):
     producer = started(rocketmq.Producer)
     receipt = producer.send(message())
     refused = message(b"x" * (rocketmq.Producer.DEFAULT_MAX_BODY_SIZE + 1))
-    with pytest.raises(IllegalArgumentException):
+    with pytest.raises(exception.IllegalArgumentException):
         producer.send(refused)
     assert begun == [receipt.message_id, refused.message_id]
     assert [span.attributes["messaging.message.id"] for span in spans.take_all()] == begun
@@ -176,7 +171,7 @@ def test_retried_send_has_one_span(proxy, producer, spans, message):
 @pytest.mark.parametrize("is_async", [False, True])
 def test_refused_send_has_the_error_type_of_the_broker(proxy, producer, spans, message, is_async):
     proxy.refuse.append(Code.TOO_MANY_REQUESTS)
-    with pytest.raises(TooManyRequestsException):
+    with pytest.raises(exception.TooManyRequestsException):
         producer.send_async(message()).result(10) if is_async else producer.send(message())
     span = spans.take()
     assert (span.attributes["error.type"], span.attributes["mqtrace.success"]) == ("TOO_MANY_REQUESTS", False)
@@ -225,7 +220,7 @@ def test_recall_has_a_span_of_its_own(producer, spans, message, topic):
     receipt = producer.send(message(delivery_timestamp=1_800_000_000))
     assert producer.recall_message(topic, receipt.recall_handle) == receipt.message_id
     assert producer.recall_message_async(topic, receipt.recall_handle).result(10) == receipt.message_id
-    with pytest.raises(ClientException):
+    with pytest.raises(exception.ClientException):
         producer.recall_message(topic, "no handle")
     spans.take(f"send {topic}")
     first, second, failed = spans.take_all(f"recall {topic}")
@@ -291,7 +286,7 @@ def test_transactions_of_one_producer_end_separately_and_a_failed_end_may_be_rep
     first, one, _ = _half_sent(transactional, spans, message, topic)
     second, two, _ = _half_sent(transactional, spans, message, topic)
     proxy.refuse.append(Code.INTERNAL_SERVER_ERROR)
-    with pytest.raises(ClientException):
+    with pytest.raises(exception.ClientException):
         second.rollback()
     spans.assert_empty()
     second.rollback()
@@ -330,7 +325,7 @@ def test_client_without_references_is_freed(instrument, proxy, spans, message):
     checker, listener = SimpleNamespace(), SimpleNamespace()
     checker.client = producer = rocketmq.Producer(conf, None, checker)
     listener.client = pushed = rocketmq.PushConsumer(conf, "billing", listener, {"o": rocketmq.FilterExpression()})
-    with pytest.raises(IllegalStateException):
+    with pytest.raises(exception.IllegalStateException):
         producer.send(message())
     assert spans.take().attributes["error.type"] == "IllegalStateException"
     gone = [weakref.ref(producer), weakref.ref(pushed)]
