@@ -16,6 +16,7 @@ from opentelemetry.context import get_current
 from otel_mqtrace import semconv
 from otel_mqtrace._workers import LiveObjects, Worker, restart_in_child
 from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -156,8 +157,11 @@ _every: Final[LiveObjects[MessagingMetrics]] = LiveObjects()
 def _record_all(_options: CallbackOptions) -> Iterable[Observation]:
     """Record pending values before a collection; this instrument observes nothing itself.
 
-    A meter has one instrument of each name: this one serves all ``MessagingMetrics``.
+    A meter has one instrument of each name: this one serves all ``MessagingMetrics``. What a finaliser has left to end
+    is over as well: the last collection would miss it.
     """
+    if deferred_ends:
+        drain_deferred_ends()
     for each in _every.all():
         each.record_pending()
     return ()

@@ -17,6 +17,7 @@ from otel_mqtrace import ConsumeHook, SendHook, process
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.hooks.metrics import MessagingMetrics
+from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import ContextCode
@@ -76,6 +77,12 @@ def test_recorded_send_is_counted_whether_or_not_it_is_sampled(tracing_with, rea
     ]
     sampled = {each.ids[16:] for each in sends if each.flags & 1}
     assert {span.context.span_id.to_bytes(8, "big") for span in exporter.take_all()} == sampled
+
+
+def test_collection_counts_what_a_finaliser_has_left_to_end(metered, points):
+    hook = _sender(tracing=metered())
+    defer_end(hook, hook.before("orders"), error="abandoned")
+    assert [point.value for _, point in points("messaging.client.sent.messages")] == [1]
 
 
 def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, clock, points):
