@@ -273,7 +273,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     if print_policy:
         return _print_policy(policy, profile, native_writer, grace_ms, complete=complete)
     native, otlp, into = _required(native, otlp, out)
-    _check_rhythm(otlp, stream=stream, every_ms=every_ms, complete=complete)
+    _check_stream(otlp, stream=stream, every_ms=every_ms, complete=complete)
     sources: Any = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
     rules: Any = {"policy": _path_of(policy, "--policy"), "profile": profile, "native_writer": native_writer}
     window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
@@ -326,7 +326,7 @@ def _required(
     return native, otlp, as_path(out)
 
 
-def _check_rhythm(otlp: Iterable[str], *, stream: bool, every_ms: int | None, complete: bool) -> None:
+def _check_stream(otlp: Iterable[str], *, stream: bool, every_ms: int | None, complete: bool) -> None:
     if every_ms is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
     if every_ms is not None and complete:

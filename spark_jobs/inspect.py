@@ -212,7 +212,7 @@ def _write(item: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Inspection:
-    """Reads sources into an inventory, and keeps what the first spans and records of each show of their writers.
+    """An inventory that is filled by reading sources; ``spans`` and ``records`` are the signs of their writers.
 
     ``bodies`` numbers the bodies of all sources, as ``mqtrace decode`` does.
     """

@@ -13,7 +13,6 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -98,16 +97,22 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
     )
 
 
-@cache  # to start one takes half a second
+_PROBED: Final[dict[Path, _Probed]] = {}
+"""The Javas that have run in this process: to start one takes half a second. One that did not is tried again."""
+
+
 def _probe(java: Path) -> _Probed | None:
     """Return the facts of a Java, started with Spark's module, else without it; ``None`` if it does not run."""
+    if java in _PROBED:
+        return _PROBED[java]
     for flags, has_spark_module in (((SPARK_MODULE_FLAG,), True), ((), False)):
         settings = _settings(java, (*flags, OPENED_PACKAGE_FLAG))
         version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", settings)
         home = re.search(r"java\.home = (.+)", settings)
         if version and home:
             unwanted = (SPARK_MODULE_FLAG, *((OPENED_PACKAGE_FLAG,) if _GONE in settings else ()))
-            return _Probed(Path(home[1].strip()), int(version[1]), has_spark_module, unwanted)
+            _PROBED[java] = _Probed(Path(home[1].strip()), int(version[1]), has_spark_module, unwanted)
+            return _PROBED[java]
     return None
 
 

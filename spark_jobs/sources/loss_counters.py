@@ -95,8 +95,8 @@ def _deltas(points: list[Point]) -> Iterator[Increment]:
 
 
 def _cumulative(points: list[Point], read_at: Sequence[int]) -> Iterator[Increment]:
-    for point in points[:1]:
-        yield _first(point, read_at)
+    if points:
+        yield _first(points[0], read_at)
     for last, point in pairwise(points):
         if _began_again(last, point):
             yield Increment(point.series, round(point.value), point.start_ms or last.at_ms, point.at_ms)

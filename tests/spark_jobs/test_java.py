@@ -61,6 +61,18 @@ def test_missing_java_is_one_line_with_refused_ones_and_remedy(tmp_path):
     assert all(part in message for part in ("is Java 11", "does not run", "JAVA_HOME", "otel-mqtrace[jre]"))
 
 
+@pytest.mark.usefixtures("no_wheel")
+def test_java_that_did_not_run_is_tried_again(tmp_path):
+    """As after a time-out on a busy machine, or once it is mended, in a notebook's one process."""
+    java = _java(tmp_path / "real") / "bin" / "java"
+    environ = {"JAVA_HOME": str(tmp_path / "real"), "PATH": str(tmp_path)}
+    java.chmod(0o644)
+    with pytest.raises(PeerError, match="real/bin/java does not run"):
+        find_java(environ=environ, cache_dir=tmp_path / "cache")
+    java.chmod(0o755)
+    assert find_java(environ=environ, cache_dir=tmp_path / "cache").source == "JAVA_HOME"
+
+
 @pytest.mark.parametrize(
     ("real", "words", "kept"),
     [
