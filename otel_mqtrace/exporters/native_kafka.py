@@ -200,7 +200,7 @@ class TraceProducer(MessageDelivery):
         if _FATAL in delivery.errors:
             self._producer = None
         topic, servers = self._settings.trace_topic, servers_of(self._properties())
-        for code, text in delivery.errors.items():
+        for code, text in list(delivery.errors.items()):
             failure = _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=servers, code=code, text=text)
             self.failures.report(failure, rejected=code in _REJECTED)
         return delivery.undelivered()
@@ -300,7 +300,10 @@ class TraceProducer(MessageDelivery):
 
 
 class _Reports:
-    """The delivery reports of one batch; a report that comes after we gave up changes nothing any more."""
+    """The delivery reports of one batch; a report that comes after we gave up changes nothing any more.
+
+    They come to the thread that delivers, and to one that closes the exporter meanwhile.
+    """
 
     def __init__(self, messages: Sequence[TraceMessage]) -> None:
         self._messages = messages
@@ -323,7 +326,7 @@ class _Reports:
 
     def take_purged(self) -> list[int]:
         """Return the positions of messages that a purge found in the queue, once, and forget why."""
-        purged = [position for position, name in self._outcomes.items() if name == _PURGED]
+        purged = [position for position, name in list(self._outcomes.items()) if name == _PURGED]
         for position in purged:
             del self._outcomes[position]
         self.errors.pop(_PURGED, None)

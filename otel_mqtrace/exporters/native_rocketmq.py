@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode, is_unknow
 from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from otel_mqtrace._clock import Clock, MonotonicNs
@@ -67,7 +67,15 @@ class RocketMqTraceProducer(MessageDelivery):
 
     def __init__(self, settings: Settings, *, timeout_ms: float, clock: Clock) -> None:
         super().__init__(clock)
-        self._settings = settings
+        # Held by a function: a crash report that prints the exporter's attributes must show no secret key.
+        self._open_client: Callable[[str], RemotingClient] = lambda namesrv: RemotingClient(
+            namesrv,
+            access_key=settings.rocketmq_access_key,
+            secret_key=settings.rocketmq_secret_key,
+            timeout_ms=min(timeout_ms, _SEND_TIMEOUT_MS),
+            clock=clock,
+        )
+        self._settings = replace(settings, rocketmq_access_key=None, rocketmq_secret_key=None)
         self._topic = settings.trace_topic
         self._timeout_ms = timeout_ms
         self._client: RemotingClient | None = None
@@ -201,13 +209,7 @@ class RocketMqTraceProducer(MessageDelivery):
         if self._client is None:
             if not self._settings.namesrv:
                 raise UsageError("no name server is known for the trace topic: set MQTRACE_NAMESRV")
-            self._client = RemotingClient(
-                self._settings.namesrv,
-                access_key=self._settings.rocketmq_access_key,
-                secret_key=self._settings.rocketmq_secret_key,
-                timeout_ms=min(self._timeout_ms, _SEND_TIMEOUT_MS),
-                clock=self._clock,
-            )
+            self._client = self._open_client(self._settings.namesrv)
             if self._closed.is_set():  # meanwhile, before there was a client
                 self._client.interrupt()
         return self._client

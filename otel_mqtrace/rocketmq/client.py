@@ -130,7 +130,9 @@ class RemotingClient:
         if bool(access_key) != bool(secret_key):
             raise UsageError("an access key and a secret key belong together: give both or none")
         self._name_servers = deque(read_addresses(namesrv))
-        self._credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
+        credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
+        # Held by a function: a crash report that prints the client's attributes must show no secret key.
+        self._sign: Callable[[Command], Command] = lambda command: sign(command, credentials)
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
         self._connections = Connections(connect_timeout_ms=min(timeout_ms, _CONNECT_TIMEOUT_MS), clock=self._clock)
@@ -428,9 +430,7 @@ class RemotingClient:
         if not request.addresses:
             return SilentError(f"{request.doing} needs a master, and it is away")
         try:
-            return self._connections.post(
-                request.addresses[position], sign(request.command, self._credentials), deadline
-            )
+            return self._connections.post(request.addresses[position], self._sign(request.command), deadline)
         except SilentError as error:
             return error
 
