@@ -238,6 +238,10 @@ class Settings:
             values["batch_size"] = fit_batch(values["batch_size"], values["queue_size"])
         return replace(cls(), **values)
 
+    def without_secrets(self) -> Settings:
+        """Return the settings to keep in an object: a crash report may print all its attributes, and theirs."""
+        return replace(self, **dict.fromkeys(NEVER_SHOWN))
+
     def excludes(self, topic: str) -> bool:
         """Return whether ``topic`` is never traced: the trace topic, one excluded, or one not among those included."""
         if topic == self.trace_topic or matches_any(topic, self.topic_exclude):

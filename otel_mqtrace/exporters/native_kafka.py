@@ -138,7 +138,7 @@ class TraceProducer(MessageDelivery):
         clock: Clock,
     ) -> None:
         super().__init__(clock)
-        self._settings = settings
+        self._settings = settings.without_secrets()
         given = settings.kafka_config if kafka_config is None else kafka_config
         # Read later, when the application may have changed its working directory.
         config = Path(given).absolute() if isinstance(given, str | Path) else given

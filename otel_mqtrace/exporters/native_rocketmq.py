@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +75,7 @@ class RocketMqTraceProducer(MessageDelivery):
             timeout_ms=min(timeout_ms, _SEND_TIMEOUT_MS),
             clock=clock,
         )
-        self._settings = replace(settings, rocketmq_access_key=None, rocketmq_secret_key=None)
+        self._settings = settings.without_secrets()
         self._topic = settings.trace_topic
         self._timeout_ms = timeout_ms
         self._client: RemotingClient | None = None

@@ -200,7 +200,8 @@ def test_token_that_nothing_gives_is_refused_with_the_fix():
 
 
 @pytest.mark.parametrize("form", ["file", "mapping"])
-def test_password_is_neither_logged_nor_shown_by_the_exporter(traced, tmp_path, caplog, form):
+def test_password_is_neither_logged_nor_shown_by_the_exporter(traced, tmp_path, caplog, monkeypatch, form):
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "hunter2")  # of another exporter
     conf = {"sasl.password": "hunter2", "sasl.mechanism": "PLAIN", "security.protocol": "SASL_PLAINTEXT"}
     properties = tmp_path / "client.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in conf.items()) + "no.such=x\n")
