@@ -240,7 +240,8 @@ class Settings:
 
     def without_secrets(self) -> Settings:
         """Return the settings to keep in an object: a crash report may print all its attributes, and theirs."""
-        return replace(self, **dict.fromkeys(NEVER_SHOWN))
+        unset: dict[str, Any] = dict.fromkeys(NEVER_SHOWN)
+        return replace(self, **unset)
 
     def excludes(self, topic: str) -> bool:
         """Return whether ``topic`` is never traced: the trace topic, one excluded, or one not among those included."""
