@@ -103,7 +103,7 @@ class KafkaConsumerState(ConsumerState):
         """The consumer or tracing is gone before the last messages were handled: the next hook ends their spans."""
         self.in_flight.abandon()
 
-    @guarded("ConsumerState.closing")
+    @guarded("ConsumerState.end_at_close")
     def end_at_close(self, exception: BaseException | None) -> None:
         """The consumer is closed by the caller, perhaps because of an exception."""
         self.in_flight.finish(ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)

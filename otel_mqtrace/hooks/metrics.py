@@ -51,6 +51,8 @@ _MANY: Final = 1_000
 """Measurements that wait until the worker is woken, unless the MeterProvider collects first."""
 _TOO_MANY: Final = 50_000
 """The most measurements that wait: at so many the caller records them."""
+_LONGEST_WAIT_S: Final = 5.0
+"""What so many take to be recorded, several times over."""
 _AT_COLLECTION: Final = "mqtrace.collection"
 _Measurement = tuple[int, "Mapping[str, AttributeValue]", int, "Context | None"]
 
@@ -110,10 +112,15 @@ class MessagingMetrics:
     def record_pending(self) -> None:
         """Record all that was measured until now: counts summed, durations one by one.
 
-        Waits for another thread that does so: the last collection would not see what that one has taken.
+        Waits for another thread that does so: the last collection would not see what that one has taken. But not for
+        ever: that thread may need a lock of the MeterProvider that this one holds while it collects.
         """
-        with self._recording:
+        is_alone = self._recording.acquire(timeout=_LONGEST_WAIT_S)
+        try:
             self._record_pending()
+        finally:
+            if is_alone:
+                self._recording.release()
 
     def _record_pending(self) -> None:
         counts: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}
@@ -139,7 +146,7 @@ class MessagingMetrics:
                         named[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
                     _record(self._operation, value / _NS_PER_S, named, otel_ctx)
         except IndexError:
-            pass  # a signal handler of this thread took the last ones
+            pass  # a signal handler, or a thread that has waited long enough, took the last ones
         finally:
             for (kind, few), number in counts.items():
                 _count(self._consumed if kind == _CONSUMED else self._sent, number, dict(few))

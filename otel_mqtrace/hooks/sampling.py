@@ -76,6 +76,10 @@ class TopicSampling:
             SpanContext(trace_id, ids.generate_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))
         )
 
+    def forget(self) -> None:
+        """Drop an id that no span took: tasks that copy this context would each begin a trace of that id."""
+        _decided_id.set(None)
+
 
 class _DecidedIds(IdGenerator):
     """The SDK's id generator, except that the next trace gets the id that was decided on."""

@@ -164,10 +164,14 @@ class Tracing:
             if decision is Decision.RECORD_AND_SAMPLE:
                 shape = self._shape(state.tracer, name, kind)
                 return _record_event(state, shape, parent, flags, start_ns, attributes, links)
-        if naming is not None:
-            name = naming.span_name(operation, topic)
-            attributes, links = naming.attributes(attributes), naming.links(links)
-        return self.tracer.start_span(name, context, kind, attributes, links, start_ns)
+        try:
+            if naming is not None:
+                name = naming.span_name(operation, topic)
+                attributes, links = naming.attributes(attributes), naming.links(links)
+            return self.tracer.start_span(name, context, kind, attributes, links, start_ns)
+        finally:
+            if sampling is not None:
+                sampling.forget()
 
     def end_span(self, span: trace.Span, end_ns: int, attributes: Attributes) -> None:
         """End the span of one operation, with what was learned since its start."""

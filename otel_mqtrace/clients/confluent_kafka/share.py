@@ -101,7 +101,7 @@ class ShareState(ConsumerState):
         self._outstanding = set(positions)
         self._unsettled = {} if delivery.is_explicit else dict.fromkeys(positions)
 
-    @guarded("ShareState.left_out")
+    @guarded("ShareState.record_refused")
     def record_refused(self, errors: Sequence[Message]) -> None:
         """Record each message that a deserialiser refused: its processing failed before it began."""
         refused = {cimpl.KafkaError._KEY_DESERIALIZATION, cimpl.KafkaError._VALUE_DESERIALIZATION}  # noqa: SLF001 - their names

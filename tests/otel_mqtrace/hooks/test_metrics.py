@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_ON, 
 
 from otel_mqtrace import ConsumeHook, SendHook, process
 from otel_mqtrace.hooks import guard
+from otel_mqtrace.hooks import metrics as metrics_of_hooks
 from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.hooks.outcome import defer_end
@@ -22,6 +23,7 @@ from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import ManualClock
+from tests.support.lanes import GENEROUS_S
 from tests.support.mailbox import Letter, incoming
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -184,6 +186,25 @@ def test_collection_waits_for_what_a_worker_has_taken_and_not_recorded_yet():
     metrics.record_pending()
     collection.join(10)
     assert counted == [1]
+
+
+def test_collection_that_holds_a_lock_which_recording_needs_goes_on(monkeypatch):
+    monkeypatch.setattr(metrics_of_hooks, "_LONGEST_WAIT_S", 0.01)
+    lock, is_recording, has_recorded = threading.Lock(), threading.Event(), []
+
+    def record(*_value):
+        is_recording.set()
+        has_recorded.append(lock.acquire(timeout=GENEROUS_S))
+
+    metrics = MessagingMetrics(Mock(Meter, **{"create_histogram.return_value.record.side_effect": record}))
+    metrics.sent({"messaging.system": "kafka"}, 5_000_000)
+    worker = threading.Thread(target=metrics.record_pending)
+    with lock:
+        worker.start()
+        assert is_recording.wait(GENEROUS_S)
+        metrics.record_pending()
+    worker.join()
+    assert has_recorded == [True]
 
 
 def test_poll_without_a_span_has_no_operation_duration(metered, clock, points):

@@ -2,6 +2,7 @@
 
 import random
 import re
+from contextvars import copy_context
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 from unittest.mock import Mock
@@ -332,6 +333,16 @@ def test_process_span_that_begins_a_trace_is_sampled_by_its_topic(sampling, expo
         for call in hook.before([incoming(topic=topic)]):
             hook.after(call)
     assert [span.name for span in exporter.take_all()] == ["process invoices"]
+
+
+def test_id_decided_for_a_span_that_never_started_begins_no_other_traces(sampling, exporter, monkeypatch):
+    tracing = sampling({"orders": 1.0})
+    with monkeypatch.context() as switched_off:
+        switched_off.setattr(Tracer, "start_span", lambda *_args, **_kwargs: trace.INVALID_SPAN)
+        _send(tracing)
+    for _ in range(2):
+        copy_context().run(_send, tracing, "free")
+    assert len({span.context.trace_id for span in exporter.take_all("send free")}) == 2
 
 
 def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
