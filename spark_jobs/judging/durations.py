@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import apply_to_distinct, as_rows, is_known, is_true, runs_of
+from spark_jobs.columns import apply_to_distinct, as_rows, begins_run, is_known, is_true, runs_of
 from spark_jobs.judging.columns import NullableInts, either, is_equal
 from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
@@ -159,10 +159,15 @@ def count_messages(durations: Durations, parts: Sequence[pa.Table]) -> None:
 def group_histograms(groups: Ints, values: NullableInts) -> Iterator[tuple[int, Histogram]]:
     """Yield each group that has known values, and their histogram."""
     names, known = groups[values.known], values.values[values.known]
-    order = np.argsort(names, kind="stable")
+    order = np.argsort(known)
+    order = order[np.argsort(names[order], kind="stable")]  # np.lexsort takes twice the time
     names, known = names[order], known[order]
+    begins = np.flatnonzero(begins_run(names) | begins_run(known))
+    counts = np.diff(np.r_[begins, len(names)])
+    names, known = names[begins], known[begins]
     for begin, end in runs_of(names):
-        yield int(names[begin]), Histogram.of(known[begin:end])
+        one = Histogram(known[begin:end], counts[begin:end], int(known[begin]), int(known[end - 1]))
+        yield int(names[begin]), one.bounded()
 
 
 _MOST_VALUES: Final = 10_000
