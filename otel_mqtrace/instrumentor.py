@@ -233,7 +233,7 @@ class ClientInstrumentor:
             "consume_hook": _accept(consume_hook, "consume_hook", "a function was expected"),
         }
         tracing = Tracing.create(
-            settings=settings.without_secrets(),
+            settings=settings,
             tracer_provider=tracer_provider,
             meter_provider=meter_provider,
             before_span=binding.ensure_attached,

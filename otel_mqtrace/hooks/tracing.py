@@ -87,7 +87,7 @@ class Tracing:
         meter = get_meter(semconv.SCOPE, meter_provider=meter_provider, schema_url=semconv.SCHEMA_URL)
         return cls(
             tracer=tracer,
-            settings=settings or Settings.from_env(),
+            settings=(settings or Settings.from_env()).without_secrets(),
             metrics=MessagingMetrics(meter),
             meter=meter,
             **{"naming": LegacyNames.from_env(), **collaborators},

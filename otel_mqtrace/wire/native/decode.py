@@ -81,8 +81,8 @@ def is_cuttable(charset: str) -> bool:
 _T = TypeVar("_T")
 
 
-def _make_maker(model: type[_T]) -> Callable[..., _T]:
-    """Return what makes a ``model``, a dataclass with slots, from the values of all its fields, in their order.
+def _make_constructor(model: type[_T]) -> Callable[..., _T]:
+    """Return what constructs a ``model``, a dataclass with slots, from the values of all its fields in their order.
 
     A frozen dataclass stores each field by ``object.__setattr__``, which is most of the cost of reading a record. So a
     plain class with the same slots is filled, and the instance then gets the model's class.
@@ -288,8 +288,8 @@ def _unglue(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
         yield rest, None
 
 
-_new_bean: Final = _make_maker(TraceBean)
-_new_context: Final = _make_maker(TraceContext)
+_new_bean: Final = _make_constructor(TraceBean)
+_new_context: Final = _make_constructor(TraceContext)
 _ABSENT_AT, _CHANNEL_AT, _TYPE_AT, _BEANS_AT = -1, -2, -3, 0
 
 
@@ -383,7 +383,7 @@ _STATES: Final = {state.name: state for state in TransactionState}
 def _make_readers(msg_type_map: str) -> dict[FieldKind, _Reader]:
     """Return how the text of each kind of field is read, texts aside, which are what they are.
 
-    What is in the mapping is what the function would return: a look is a third of a call.
+    The mapping has what the function would return for the usual texts: a look-up takes a third of the time of a call.
     """
     return {
         FieldKind.LONG: ({}, _make_integer_reader(64)),
