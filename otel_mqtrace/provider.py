@@ -92,9 +92,15 @@ class ProviderBinding:
     ) -> None:
         self._provider = provider
         self._meter_provider = meter_provider
-        self._settings = settings
+        self._settings = settings.without_secrets()
         self._ready = ready
-        self._options = options
+        given = {
+            keyword: getattr(settings, option)
+            for option, keyword in _EXPORTER_OPTIONS.items()
+            if options.get(option) is not None
+        }
+        # Held by a function: a crash report that prints the instrumentor's attributes must show no password.
+        self._exporter_options: Callable[[], dict[str, Any]] = lambda: given
         self._factories = factories
         self.exporter_names = settings.exporters
         self._begun_in: int | None = None  # the process in which the attachment began: a forked child begins anew
@@ -264,12 +270,8 @@ class ProviderBinding:
         """Return an exporter with the options given in code, as the settings read them: wrong ones were refused."""
         try:
             accepted = inspect.signature(factory).parameters
-            given = {
-                keyword: getattr(self._settings, option)
-                for option, keyword in _EXPORTER_OPTIONS.items()
-                if keyword in accepted and self._options.get(option) is not None
-            }
-            return factory(**{keyword: value for keyword, value in given.items() if value is not None})
+            given = {name: value for name, value in self._exporter_options().items() if name in accepted}
+            return factory(**{name: value for name, value in given.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 - the application must start
             reraise_from_signal_handler()
             fix = "" if isinstance(problem, MqTraceError) else "; correct its variables OTEL_EXPORTER_…, or its options"

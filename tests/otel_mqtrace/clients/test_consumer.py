@@ -136,11 +136,11 @@ def test_poll_that_is_interrupted_or_returns_another_object_is_not_recorded(inst
 
 
 @pytest.mark.parametrize("kind", ["Producer", "Consumer"])
-def test_client_shows_neither_its_password_nor_a_secret_of_the_settings(instrument, kind):
-    instrument(rocketmq_secret_key="open-sesame")
+def test_client_and_instrumentor_show_neither_a_password_nor_a_secret_key(instrument, instrumentor, kind):
+    instrument(rocketmq_secret_key="open-sesame", kafka_config={"sasl.password": "open-sesame"})
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "ali"}
     client = getattr(confluent_kafka, kind)({**NOWHERE, **login, "sasl.password": "open-sesame"})
-    seen = shown(client)
+    seen = shown([client, instrumentor])
     assert "Leaders object" in seen
     assert "127.0.0.1" in seen
     assert "open-sesame" not in seen
