@@ -306,7 +306,9 @@ def summarise_ledger(
         attributed=attributed,
         surplus=surplus,
         lines=lines[:_MOST_LINES],
-        notes=tuple(note.format_map(numbers) for names, note in _NOTES.items() if all(map(numbers.get, names.split()))),
+        notes=tuple(
+            note.format_map(numbers) for names, note in _NOTES.items() if all(numbers[name] for name in names.split())
+        ),
         over_time=_count_over_time(read.drops),
     )
 

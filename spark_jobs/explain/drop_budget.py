@@ -113,9 +113,8 @@ def _group_alike(drops: Sequence[CountedDrop]) -> list[list[int]]:
     """Return the places of drops in groups that cover the same keys: the budget counts each group as one."""
     found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, drop in enumerate(drops):
-        found[
-            drop.side, drop.service, drop.group and bare(drop.group), drop.process, cells_of(drop), drop.of_start
-        ].append(place)
+        group = drop.group and bare(drop.group)
+        found[drop.side, drop.service, group, drop.process, cells_of(drop), drop.of_start].append(place)
     return list(found.values())
 
 

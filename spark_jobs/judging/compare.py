@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import sha256
-from operator import contains
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -199,7 +198,7 @@ def _compare(sides: Sides, plan: Plan) -> Compared:
     examples, pattern = find_groups(join_codes(*((of_field, len(_WORDS)) for of_field in codes.T)))
     rows = [[_WORDS[code] for code in row] for row in codes[examples].tolist()]  # a run shows dozens
     wrong = [plan.wrong[name] for name in COMPARED_FIELDS]
-    differs = np.array([any(map(contains, wrong, row)) for row in rows], bool)
+    differs = np.array([any(word in some for word, some in zip(row, wrong, strict=True)) for row in rows], bool)
     all_equal = np.array([_AGREE.issuperset(row) for row in rows], bool)
     return Compared(_lay_out(rows, pattern, both), differs[pattern] & both, all_equal[pattern])
 
