@@ -41,10 +41,6 @@ def _targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def _slug(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
 @cache
 def _options_of(command: str) -> set[str]:
     page = PAGES["reference/command-line.md"]()
@@ -82,7 +78,8 @@ def test_links_in_the_documents_lead_somewhere(path):
         file, _, anchor = link.partition("#")
         target = (path.parent / file).resolve() if file else path
         headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
-        if not target.exists() or (anchor and anchor not in map(_slug, headings)):
+        anchors = {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+        if not target.exists() or (anchor and anchor not in anchors):
             dead.append(link)
     assert dead == []
 

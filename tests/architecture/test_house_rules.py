@@ -113,10 +113,6 @@ def _defined(path):
     return [node.name for node in tree_of(path).body if isinstance(node, kinds) and not node.name.startswith("_")]
 
 
-def _module_name(path):
-    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
 def test_packages_that_applications_import_declare_their_names():
     """Inside the packages the underscore alone says what is private."""
     public = ("otel_mqtrace", "otel_mqtrace/testing", "otel_mqtrace/wire/native")
@@ -128,7 +124,8 @@ def test_every_declared_name_exists_once_and_every_public_definition_is_declared
     for path in shipped():
         names = _declared(path)
         if names is not None:
-            module = importlib.import_module(_module_name(path))
+            name = name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            module = importlib.import_module(name)
             missing = [name for name in names if not hasattr(module, name)]
             if missing or len(names) != len(set(names)) or not set(_defined(path)) <= set(names):
                 wrong[name_of(path)] = names

@@ -193,15 +193,8 @@ def s3(logs: Path) -> Iterator[TestStore]:
 def azure(logs: Path) -> Iterator[TestStore]:
     """Give Azure's store over HTTP, Microsoft's Azurite of npm, in memory, and a container in it."""
     (port,) = free_ports(1)
-    own = (
-        "--silent",
-        "--disableTelemetry",
-        "--inMemoryPersistence",
-        "--skipApiVersionCheck",
-        "--blobKeepAliveTimeout",
-        "600",
-    )
-    where = ("--blobHost", "127.0.0.1", "--blobPort", str(port))
+    own = ("--silent", "--disableTelemetry", "--inMemoryPersistence", "--skipApiVersionCheck")
+    where = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--blobKeepAliveTimeout", "600")
     program = str(_npm_program("azurite", _AZURITE, "azurite-blob"))
     log = logs / "azure.log"
     with _server(log, {}, program, *own, *where, ready=_says(log, "successfully listens")):

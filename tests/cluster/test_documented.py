@@ -139,13 +139,8 @@ def test_stream_for_weeks_reports_and_ends_by_sigterm(reader, report):
     command = reader.placed(block).replace("date=2026-11-25", native.name)
     log = reader.directory / "stream.log"
     with log.open("wb") as output:
-        running = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
-            cwd=reader.directory,
-            env=reader.environment,
-            stdout=output,
-            stderr=output,
-        )
+        shell, streams = ["bash", "-c", f"exec {command}"], {"stdout": output, "stderr": output}
+        running = subprocess.Popen(shell, cwd=reader.directory, env=reader.environment, **streams)
     until(lambda: b"run 1:" in log.read_bytes() or running.poll() is not None, bool, patience_s=LONGEST_S)
     until(lambda: list(as_path(f"{REPORT}/2026-11-25").glob(".lock-*")), lambda held: not held, patience_s=LONGEST_S)
     running.send_signal(signal.SIGTERM)

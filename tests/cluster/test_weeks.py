@@ -35,14 +35,9 @@ def test_stream_of_many_rounds_with_kills_is_exact_and_its_state_stays_flat(plac
         while not ends or ends[-1] == -signal.SIGKILL:
             log = tmp_path / f"{len(ends)}.log"
             with log.open("wb") as output:
+                streams, patience_s = {"stdout": output, "stderr": output}, 2 * LONGEST_S
                 done = subprocess.run(
-                    command,
-                    env=environment,
-                    stdout=output,
-                    stderr=output,
-                    check=False,
-                    timeout=2 * LONGEST_S,
-                    cwd=tmp_path,
+                    command, env=environment, check=False, timeout=patience_s, cwd=tmp_path, **streams
                 )
             ends.append(done.returncode)
         assert ends == [-signal.SIGKILL] * len(KILLS) + [0], log.read_text()[-3000:]

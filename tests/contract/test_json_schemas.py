@@ -77,13 +77,8 @@ def test_answer_about_recorded_messages_fits(stem):
 
 def test_answer_with_sends_ends_recalls_and_bad_records_fits():
     """And an answer of nothing; one with a key too many does not."""
-    story = landed(
-        pub(),
-        *consume("R1", T0 + 5),
-        end(T0 + 20, TransactionState.COMMIT_MESSAGE),
-        recall(T0 + 30),
-        extra=b"Pub\x01nonsense\x02",
-    )
+    life = (pub(), *consume("R1", T0 + 5), end(T0 + 20, TransactionState.COMMIT_MESSAGE), recall(T0 + 30))
+    story = landed(*life, extra=b"Pub\x01nonsense\x02")
     answer = json.loads(json.dumps(answer_json(answer_of(story, ID))))
     (message,) = answer["messages"]
     assert all(message[name] for name in ("sends", "transaction_ends", "recalls", "groups", "timeline"))

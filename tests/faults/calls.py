@@ -95,14 +95,8 @@ def _records(call: Call) -> list[TraceContext]:
         return [replace(call.context, beans=(_joined(call.context.beans),))]
     if call.context.trace_type is not TraceType.SUB_AFTER:
         return [call.context]
-    before = replace(
-        call.context,
-        trace_type=TraceType.SUB_BEFORE,
-        timestamp_ms=call.start_ms,
-        cost_ms=None,
-        success=None,
-        context_code=None,
-    )
+    unknown = dict.fromkeys(("cost_ms", "success", "context_code"))
+    before = replace(call.context, trace_type=TraceType.SUB_BEFORE, timestamp_ms=call.start_ms, **unknown)
     return [before, replace(call.context, timestamp_ms=call.end_ms)]
 
 
@@ -138,12 +132,8 @@ def consuming(
     code: ContextCode = ContextCode.SUCCESS,
 ) -> Call:
     """Return a listener call for ``beans`` that began at ``at_ms``; the native cost is one message's share."""
-    known = {
-        "request_id": attempt,
-        "cost_ms": cost_ms // len(beans),
-        "success": code in {ContextCode.SUCCESS, ContextCode.TIME_OUT},
-        "context_code": code,
-    }
+    outcome = {"success": code in {ContextCode.SUCCESS, ContextCode.TIME_OUT}, "context_code": code}
+    known = {"request_id": attempt, "cost_ms": cost_ms // len(beans), **outcome}
     return _call(application, TraceType.SUB_AFTER, at_ms, *beans, took_ms=cost_ms, **known)
 
 
@@ -160,14 +150,9 @@ def recalling(application: Application, at_ms: int, bean: TraceBean) -> Call:
 
 def message(msg_id: str, *, topic: str = "orders", number: int = 0, **fields: Any) -> TraceBean:
     """Return an ordinary message: tagged, keyed, stored."""
-    defaults = {
-        "tags": "created",
-        "keys": f"order-{number} customer-{number % 7}",
-        "offset_msg_id": f"0A00000500002A9F{number:016X}",
-        "store_host": STORE_HOST,
-        "body_length": 120 + number % 50,
-        "msg_type": MessageType.NORMAL,
-    }
+    named = {"tags": "created", "keys": f"order-{number} customer-{number % 7}", "msg_type": MessageType.NORMAL}
+    stored = {"offset_msg_id": f"0A00000500002A9F{number:016X}", "store_host": STORE_HOST}
+    defaults = {**named, **stored, "body_length": 120 + number % 50}
     return TraceBean(topic=topic, msg_id=msg_id, **{**defaults, **fields})
 
 

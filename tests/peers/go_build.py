@@ -15,8 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +78,8 @@ def built(program: GoProgram) -> Path:
     if go is None:
         raise PeerUnavailableError(f"no Go (go) on the path to build {program.name} with")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target):
+    with target.with_name(f"{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_file():
             _build(go, program, target)
     return target
@@ -111,13 +110,6 @@ def _run(command: list[str], program: GoProgram, patience_s: float) -> subproces
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("go: downloading")]
     return "; ".join(lines)[-_SHOWN:] or "no reason given"
-
-
-@contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    with target.with_name(f"{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def main(names: list[str]) -> int:

@@ -41,16 +41,13 @@ def wanted(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, st
 
     Raises ``ValueError`` for a name that no peer has: a misspelt one must not turn a test off, or on.
     """
-    only, skipped = (_listed(environment.get(name, "")) for name in ("PEERS", "SKIP_PEERS"))
+    texts = (environment.get(name, "") for name in ("PEERS", "SKIP_PEERS"))
+    only, skipped = ({name.strip() for name in text.split(",")} - {""} for text in texts)
     unknown = sorted((only | skipped) - set(names))
     if unknown:
         raise ValueError(f"PEERS and SKIP_PEERS know {', '.join(names)}, and not {', '.join(unknown)}")
     reasons = dict.fromkeys(names, None) | {name: "not named in PEERS" for name in names if only and name not in only}
     return reasons | dict.fromkeys(skipped, "named in SKIP_PEERS")
-
-
-def _listed(value: str) -> set[str]:
-    return {name.strip() for name in value.split(",")} - {""}
 
 
 def peers_cache() -> Path:

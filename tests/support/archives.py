@@ -65,27 +65,15 @@ def context(trace_type: TraceType, at_ms: int | None, *, msg_id: str = ID, **fie
     """Return a context of one message; ``fields`` go to the bean or the context, wherever they belong."""
     bean = {name: fields.pop(name) for name in list(fields) if name in OF_BEAN}
     whole = {"topic": "orders", "tags": "paid", "keys": "order-1", **bean}
-    return TraceContext(
-        trace_type=trace_type,
-        timestamp_ms=at_ms,
-        region_id="DefaultRegion",
-        beans=(TraceBean(msg_id=msg_id, **whole),),
-        **fields,
-    )
+    beans = (TraceBean(msg_id=msg_id, **whole),)
+    return TraceContext(trace_type=trace_type, timestamp_ms=at_ms, region_id="DefaultRegion", beans=beans, **fields)
 
 
 def pub(at_ms: int = T0, **fields: object) -> TraceContext:
     """Return a send that took 10 ms and succeeded, unless ``fields`` say otherwise."""
-    defaults = {
-        "group_name": "shop",
-        "cost_ms": 10,
-        "success": True,
-        "msg_type": MessageType.NORMAL,
-        "body_length": 5,
-        "store_host": "broker:10911",
-        "offset_msg_id": f"orders-0@{at_ms - T0}",
-    }
-    return context(TraceType.PUB, at_ms, **{**defaults, **fields})
+    call = {"group_name": "shop", "cost_ms": 10, "success": True}
+    message = {"msg_type": MessageType.NORMAL, "body_length": 5, "store_host": "broker:10911"}
+    return context(TraceType.PUB, at_ms, **{**call, **message, "offset_msg_id": f"orders-0@{at_ms - T0}", **fields})
 
 
 def consume(
@@ -107,16 +95,9 @@ def consume(
 
 
 def end(at_ms: int, state: TransactionState, *, check: bool = False) -> TraceContext:
-    return context(
-        TraceType.END_TRANSACTION,
-        at_ms,
-        group_name="shop",
-        msg_type=MessageType.TRANS_COMMIT,
-        transaction_id="TX",
-        transaction_state=state,
-        from_transaction_check=check,
-        store_host="broker:10911",
-    )
+    message = {"msg_type": MessageType.TRANS_COMMIT, "store_host": "broker:10911"}
+    ended = {"transaction_id": "TX", "transaction_state": state, "from_transaction_check": check}
+    return context(TraceType.END_TRANSACTION, at_ms, group_name="shop", **message, **ended)
 
 
 def recall(at_ms: int, *, success: bool = True) -> TraceContext:

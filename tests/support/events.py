@@ -23,18 +23,10 @@ def event(side: str, kind: str, msg_id: str | None, **fields: Any) -> dict[str, 
 def publish(side: str, msg_id: str | None, *, at_ms: int = 0, cost_ms: int = 10, **fields: Any) -> dict[str, Any]:
     """Return one side's record of a send that began ``at_ms`` after ``START_MS``."""
     start_ms = START_MS + at_ms
-    defaults = {
-        "topic": "orders",
-        "group_name": "producers",
-        "offset_msg_id": f"orders-0@{msg_id}",
-        "start_ms": start_ms,
-        "end_ms": start_ms + cost_ms,
-        "cost_ms": cost_ms,
-        "success": True,
-        "body_length": 12,
-        "msg_type": "Normal_Msg",
-    }
-    return event(side, "publish", msg_id, **{**_with_span(side, f"p{msg_id}"), **defaults, **fields})
+    message = {"topic": "orders", "offset_msg_id": f"orders-0@{msg_id}", "body_length": 12, "msg_type": "Normal_Msg"}
+    call = {"group_name": "producers", "start_ms": start_ms, "end_ms": start_ms + cost_ms, "cost_ms": cost_ms}
+    own = {**_with_span(side, f"p{msg_id}"), **message, **call, "success": True}
+    return event(side, "publish", msg_id, **{**own, **fields})
 
 
 def both(msg_id: str, **fields: Any) -> list[dict[str, Any]]:
@@ -52,20 +44,14 @@ def consumed(
     **fields: Any,
 ) -> dict[str, Any]:
     """Return the span of one delivery."""
-    start_ms = START_MS + at_ms
-    defaults = {
-        "topic": "orders",
-        "group_name": group,
-        "attempt_id": attempt,
-        "start_ms": start_ms,
-        "end_ms": start_ms + cost_ms,
-        "cost_ms": cost_ms,
-        "retry_times": 0,
-        "success": True,
-        "context_code": "SUCCESS",
-    }
     own = _with_span("otlp", f"c{msg_id}{group}{attempt}{at_ms}")
-    return event("otlp", "consume", msg_id, **{**own, **defaults, **fields})
+    own |= {"topic": "orders", "start_ms": START_MS + at_ms, "retry_times": 0}
+    return event("otlp", "consume", msg_id, **{**own, **_end_of_delivery(group, attempt, at_ms, cost_ms), **fields})
+
+
+def _end_of_delivery(group: str | None, attempt: str | None, at_ms: int, cost_ms: int) -> dict[str, Any]:
+    ended = {"group_name": group, "attempt_id": attempt, "end_ms": START_MS + at_ms + cost_ms, "cost_ms": cost_ms}
+    return {**ended, "success": True, "context_code": "SUCCESS"}
 
 
 def agent(row: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -91,16 +77,8 @@ def after(
     **fields: Any,
 ) -> dict[str, Any]:
     """Return the SubAfter of a delivery that began ``at_ms`` after ``START_MS``."""
-    defaults = {
-        "group_name": group,
-        "attempt_id": attempt,
-        "end_ms": START_MS + at_ms + cost_ms,
-        "cost_ms": cost_ms,
-        "success": True,
-        "context_code": "SUCCESS",
-        "region_id": None,
-    }
-    return event("native", "consume", msg_id, **{"half": "after", **defaults, **fields})
+    defaults = {"half": "after", "region_id": None, **_end_of_delivery(group, attempt, at_ms, cost_ms)}
+    return event("native", "consume", msg_id, **{**defaults, **fields})
 
 
 def delivery(msg_id: str, **fields: Any) -> list[dict[str, Any]]:

@@ -83,14 +83,8 @@ def stuck_processor(**options):
 
 def lane_of(exporter, *, clock=None, background=False, **settings):
     """A lane without a thread unless asked for, on a clock that stands still unless given."""
-    clock = clock or ManualClock()
-    return Lane(
-        exporter,
-        name="test",
-        settings=LaneSettings(background=background, **settings),
-        clock=clock,
-        ledger=Ledger(None),
-    )
+    own = LaneSettings(background=background, **settings)
+    return Lane(exporter, name="test", settings=own, clock=clock or ManualClock(), ledger=Ledger(None))
 
 
 def account_balances(stats):

@@ -45,13 +45,8 @@ def rows_of(kind: type, names: str, *rows: tuple[Any, ...]) -> tuple[Any, ...]:
 def side_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
     message = {"offset_msg_id": "OrderTopic-2@118", "topic": "OrderTopic", "body_length": 312, "msg_type": "Normal_Msg"}
     message |= {"tags": "created", "keys": ["订单-4711", "🧾4711"], "transaction_id": None}
-    call = {
-        "group_name": "billing",
-        "attempt_id": ATTEMPT,
-        "retry_times": 0,
-        "success": True,
-        "context_code": "SUCCESS",
-    }
+    call = {"group_name": "billing", "attempt_id": ATTEMPT, "retry_times": 0}
+    call |= {"success": True, "context_code": "SUCCESS"}
     hosts = {"region_id": "DefaultRegion", "store_host": "127.0.0.1:9092", "client_host": "10.0.3.17"}
     times = {"start_ms": at_ms, "end_ms": at_ms + 48, "cost_ms": 48}
     span = dict.fromkeys(("trace_id", "span_id", "service"))
@@ -61,14 +56,8 @@ def side_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
 
 
 def otlp_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
-    span = {
-        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
-        "span_id": "00f067aa0ba902b7",
-        "service": "order-service",
-        "path": "otlp/traces.jsonl",
-        "line": 1207,
-        "record_index": 0,
-    }
+    span = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7", "service": "order-service"}
+    span |= {"path": "otlp/traces.jsonl", "line": 1207, "record_index": 0}
     return side_fields(at_ms=at_ms, **{**span, **changes})
 
 
@@ -78,25 +67,11 @@ def sample(
     """Return one sampled consume; ``native=`` and ``otlp=`` replace a side, ``None`` takes it away."""
     native = verdict.pop("native", side_fields(at_ms=T0 + number))
     otlp = verdict.pop("otlp", otlp_fields(at_ms=T0 + number))
-    row = {
-        "kind": "consume",
-        "msg_id": f"7F000001A3B418B4AAC20C9B7E5D{number:04X}",
-        "topic": "OrderTopic",
-        "group": "billing",
-        "attempt_id": ATTEMPT,
-        "retry_times": 0,
-        "status": status,
-        "reason": reason,
-        "reason_detail": None,
-        "key_level": 1,
-        "timing": "on_time",
-        "event_ms": T0 + number,
-        "native_count": 0 if native is None else 1,
-        "otlp_count": 0 if otlp is None else 1,
-        "duplicates": None,
-        "field_verdicts": {"topic": "EQUAL", "retry_times": "EQUAL"},
-        **verdict,
-    }
+    row = {"kind": "consume", "msg_id": f"7F000001A3B418B4AAC20C9B7E5D{number:04X}", "topic": "OrderTopic"}
+    row |= {"group": "billing", "attempt_id": ATTEMPT, "retry_times": 0, "key_level": 1}
+    row |= {"status": status, "reason": reason, "reason_detail": None, "timing": "on_time", "event_ms": T0 + number}
+    row |= {"native_count": int(native is not None), "otlp_count": int(otlp is not None), "duplicates": None}
+    row |= {"field_verdicts": {"topic": "EQUAL", "retry_times": "EQUAL"}, **verdict}
     stratum = status if reason is None else f"{status} {reason}"
     return report.Sample(stratum=stratum, verdict=row, native=native, otlp=otlp)
 

@@ -7,63 +7,59 @@ from typing import Any
 from hypothesis import strategies as st
 
 from bridge.forwarder.pairing import Event, Pairing, Place
-from otel_mqtrace.model import (
-    AccessChannel,
-    ContextCode,
-    MessageType,
-    TraceBean,
-    TraceContext,
-    TraceType,
-    TransactionState,
-)
+from otel_mqtrace import model
 from otel_mqtrace.wire.native import encode_context
 from tests.support.forwarded_spans import record_of
 
 START_MS = 1_700_000_000_000
 
 
-def pub(msg_id: str = "M1", *, success: bool = True, stamp_ms: int = START_MS, **fields: Any) -> TraceContext:
+def pub(msg_id: str = "M1", *, success: bool = True, stamp_ms: int = START_MS, **fields: Any) -> model.TraceContext:
     values = {"topic": "orders", "tags": "TagA", "keys": "k1", "store_host": "10.0.0.5:10911", "body_length": 128}
-    values |= {"msg_type": MessageType.NORMAL, **fields}
-    bean = TraceBean(msg_id=msg_id, offset_msg_id="0A9A002600002A9F0000000000002329", **values)
+    values |= {"msg_type": model.MessageType.NORMAL, **fields}
+    bean = model.TraceBean(msg_id=msg_id, offset_msg_id="0A9A002600002A9F0000000000002329", **values)
     of_call = {"region_id": "DefaultRegion", "group_name": "PG_order", "cost_ms": 9}
-    return TraceContext(trace_type=TraceType.PUB, timestamp_ms=stamp_ms, success=success, beans=(bean,), **of_call)
+    return model.TraceContext(
+        trace_type=model.TraceType.PUB, timestamp_ms=stamp_ms, success=success, beans=(bean,), **of_call
+    )
 
 
 def before(
     msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int = START_MS + 100, **fields: Any
-) -> TraceContext:
-    bean = TraceBean(msg_id=msg_id, retry_times=fields.pop("retry_times", 0), keys="k1")
+) -> model.TraceContext:
+    bean = model.TraceBean(msg_id=msg_id, retry_times=fields.pop("retry_times", 0), keys="k1")
     of_call = {"region_id": "DefaultRegion", "group_name": "CG_bill", "request_id": request_id, **fields}
-    return TraceContext(trace_type=TraceType.SUB_BEFORE, timestamp_ms=stamp_ms, beans=(bean,), **of_call)
+    return model.TraceContext(trace_type=model.TraceType.SUB_BEFORE, timestamp_ms=stamp_ms, beans=(bean,), **of_call)
 
 
 def after(msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int | None = START_MS + 150, **fields: Any) -> Any:
     """The second half; ``stamp_ms=None`` is the short one of the CLOUD channel, which names no group either."""
-    bean = TraceBean(msg_id=msg_id, keys="k1")
-    of_call = {"success": True, "cost_ms": 50, "context_code": ContextCode.SUCCESS, **fields}
+    bean = model.TraceBean(msg_id=msg_id, keys="k1")
+    of_call = {"success": True, "cost_ms": 50, "context_code": model.ContextCode.SUCCESS, **fields}
     if stamp_ms is not None:
         of_call |= {"timestamp_ms": stamp_ms, "group_name": "CG_bill"}
-    return TraceContext(trace_type=TraceType.SUB_AFTER, request_id=request_id, beans=(bean,), **of_call)
+    return model.TraceContext(trace_type=model.TraceType.SUB_AFTER, request_id=request_id, beans=(bean,), **of_call)
 
 
-def end_transaction(msg_id: str = "M1", state: TransactionState = TransactionState.COMMIT_MESSAGE) -> TraceContext:
+def end_transaction(
+    msg_id: str = "M1", state: model.TransactionState = model.TransactionState.COMMIT_MESSAGE
+) -> model.TraceContext:
     values = {"transaction_id": msg_id, "transaction_state": state, "from_transaction_check": False}
-    bean = TraceBean(topic="orders", msg_id=msg_id, msg_type=MessageType.TRANS_COMMIT, **values)
-    return TraceContext(
-        trace_type=TraceType.END_TRANSACTION, timestamp_ms=START_MS + 20, group_name="PG_order", beans=(bean,)
+    bean = model.TraceBean(topic="orders", msg_id=msg_id, msg_type=model.MessageType.TRANS_COMMIT, **values)
+    return model.TraceContext(
+        trace_type=model.TraceType.END_TRANSACTION, timestamp_ms=START_MS + 20, group_name="PG_order", beans=(bean,)
     )
 
 
-def body_of(*contexts: TraceContext, dialect: str = "5.5.0") -> bytes:
+def body_of(*contexts: model.TraceContext, dialect: str = "5.5.0") -> bytes:
     return b"".join(encode_context(each, dialect=dialect).body for each in contexts)
 
 
-def cloud(trace_ctx: TraceContext) -> TraceContext:
-    return replace(trace_ctx, access_channel=AccessChannel.CLOUD)
+def cloud(trace_ctx: model.TraceContext) -> model.TraceContext:
+    return replace(trace_ctx, access_channel=model.AccessChannel.CLOUD)
 
 
-Bodies = list[tuple[TraceContext, ...]]
+Bodies = list[tuple[model.TraceContext, ...]]
 """Trace messages: each some records, some of them stored twice."""
 
 
@@ -79,9 +75,9 @@ def events_of(bodies: Bodies) -> list[Event]:
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[TraceContext]:
+def lives(draw: st.DrawFn) -> list[model.TraceContext]:
     """Draw the records of up to four messages, each at most once accepted, in no order."""
-    records: list[TraceContext] = []
+    records: list[model.TraceContext] = []
     for msg_id in draw(st.lists(st.sampled_from(["M1", "M2", "M3", "M4"]), unique=True, max_size=4)):
         refused = draw(st.integers(0, 2))
         records += [pub(msg_id, success=False, stamp_ms=START_MS + attempt) for attempt in range(refused)]
@@ -91,12 +87,12 @@ def lives(draw: st.DrawFn) -> list[TraceContext]:
             stamp_ms = draw(st.sampled_from([START_MS + 150, None]))
             halves = [before(msg_id, request_id, retry_times=call), after(msg_id, request_id, stamp_ms=stamp_ms)]
             records += draw(st.sampled_from([halves, halves, halves[:1], halves[1:]]))
-        states = draw(st.lists(st.sampled_from(TransactionState), unique=True, max_size=2))
+        states = draw(st.lists(st.sampled_from(model.TransactionState), unique=True, max_size=2))
         records += [end_transaction(msg_id, state) for state in states]
     return records
 
 
-def batched(records: list[TraceContext]) -> st.SearchStrategy[Bodies]:
+def batched(records: list[model.TraceContext]) -> st.SearchStrategy[Bodies]:
     """``records`` in any order, cut into trace messages anywhere, any of them stored twice."""
 
     @st.composite

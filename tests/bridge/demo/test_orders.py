@@ -2,6 +2,7 @@
 
 from itertools import chain, repeat
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -54,14 +55,9 @@ def _serving(*turns):
     return SimpleNamespace(serve=chain(turns, repeat(0)).__next__)
 
 
-def _dying():
-    yield 1
-    raise RuntimeError("no disk")
-
-
 def test_serving_without_progress_or_with_a_failure_raises_an_error():
     serve_all([_serving(1, 0, 2), _serving(0, 1)], 4)
     with pytest.raises(PeerError, match="stand still at 1 of 2"):
         serve_all([_serving(1)], 2, patience_ms=1)
     with pytest.raises(PeerError, match="died: no disk"):
-        serve_all([SimpleNamespace(serve=_dying().__next__)], 2)
+        serve_all([SimpleNamespace(serve=Mock(side_effect=[1, RuntimeError("no disk")]))], 2)

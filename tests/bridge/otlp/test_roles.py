@@ -10,10 +10,6 @@ NEW = {"library": AGENT, "operation": "process", "operation_name": "process"}
 OLD = {"library": AGENT, "operation": "process", "old_operation": "process"}
 
 
-def role(**words):
-    return role_of(SpanFacts(is_span=True, **{"status": "UNSET", **words}))
-
-
 def test_row_that_is_no_span_has_no_role():
     assert role_of(SpanFacts(is_span=False, trace_type="Pub")) is None
 
@@ -112,6 +108,6 @@ FACTS = {
     ids=lambda part: ",".join(part) if isinstance(part, (tuple, dict)) else None,
 )
 def test_facts_of_a_role_follow_from_the_words_of_the_span(names, words, values):
-    facts = role(**words)
+    facts = role_of(SpanFacts(is_span=True, **{"status": "UNSET", **words}))
     assert [getattr(facts, name) for name in names] == values
     assert (facts.half is None) == (facts.kind is None)

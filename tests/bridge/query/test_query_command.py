@@ -109,25 +109,20 @@ def test_dump_of_a_rocketmq_topic_is_read_beside_landings(landing, capsysbinary)
 NO_SERVER = (
     "the name server 127.0.0.1:1 cannot be reached (Connection refused); see that it runs, or correct the address\n"
 )
+OF_LANDING = ["--msg-id", "A", "--landing", "LANDING"]
 WRONG = {
     "empty id": (["--msg-id", " ", "--landing", "LANDING"], "--msg-id is empty"),
     "empty key": (["--key", "", "--landing", "LANDING"], "--key is empty"),
     "nowhere": (["--msg-id", "A"], "no place is named to search"),
-    "two places": (["--msg-id", "A", "--landing", "LANDING", "--bootstrap", "b"], "are different places"),
+    "two places": ([*OF_LANDING, "--bootstrap", "b"], "are different places"),
     "no landing": (["--msg-id", "A", "--landing", "LANDING/none"], "no such file, directory or match"),
     "empty directory": (["LANDING/empty"], "LANDING/empty holds no landing and no file of native bodies"),
-    "no time": (["--msg-id", "A", "--landing", "LANDING", "--begin", "soon"], "invalid time 'soon': use 2026"),
-    "no such charset": (["--msg-id", "A", "--landing", "LANDING", "--charset", "klingon"], "unknown charset"),
-    "no directory for the page": (
-        ["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING/x/y"],
-        "no directory LANDING/x; ",
-    ),
-    "page is a directory": (
-        ["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING"],
-        "--html LANDING is not a file",
-    ),
-    "page on standard output": (["--msg-id", "A", "--landing", "LANDING", "--html", "-"], "--html - is not a file"),
-    "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for RocketMQ"),
+    "no time": ([*OF_LANDING, "--begin", "soon"], "invalid time 'soon': use 2026"),
+    "no such charset": ([*OF_LANDING, "--charset", "klingon"], "unknown charset"),
+    "no directory for the page": ([*OF_LANDING, "--html", "LANDING/x/y"], "no directory LANDING/x; "),
+    "page is a directory": ([*OF_LANDING, "--html", "LANDING"], "--html LANDING is not a file"),
+    "page on standard output": ([*OF_LANDING, "--html", "-"], "--html - is not a file"),
+    "scan of a landing": ([*OF_LANDING, "--scan"], "--scan is for RocketMQ"),
     "client of a landing": (["LANDING", "--kafka-config", "f"], "--kafka-config f is for Kafka topics, and none is"),
     "trace topic of a landing": (["LANDING", "--trace-topic", "T"], "--trace-topic T changes nothing here"),
     "no text": (["--key", "\udcff", "--landing", "LANDING"], "--key ⟨U+DCFF⟩ is not UTF-8: use a UTF-8 terminal"),
@@ -135,7 +130,7 @@ WRONG = {
     "a topic in an index": (["--namesrv", "127.0.0.1:1", "--topic", "orders"], "add --scan"),
     "no address": (["LANDING", "--link-template", "jaeger"], "is not a web address"),
     "unknown name in an address": (["LANDING", "--link-template", "http://j/{x}"], "{x} is unknown"),
-    "no limit": (["--msg-id", "A", "--landing", "LANDING", "--limit", "0"], "limit"),
+    "no limit": ([*OF_LANDING, "--limit", "0"], "limit"),
     "two topics": (["--msg-id", "A", "kafka://b:1/t", "kafka://c:1/t"], "are different places"),
     "unreadable kind": (["--msg-id", "A", "jaeger://a:1?service=x"], "cannot read jaeger://a:1?service=x here"),
     "no broker of a SRC": (["--msg-id", "A", "kafka://127.0.0.1:1/t", "--timeout-ms", "200"], "does not answer"),
@@ -255,14 +250,8 @@ def test_query_prints_to_a_terminal_that_is_not_utf_8(landing, monkeypatch):
 
 # -- what the page says of the command --------------------------------------------------------------------------------
 DOCUMENT = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
-PARTS = {
-    "searched": Searched,
-    "findings[]": Finding,
-    "sends[]": Send,
-    "transaction_ends[]": TransactionEnd,
-    "recalls[]": Recall,
-    "timeline[]": Event,
-}
+PARTS = {"searched": Searched, "findings[]": Finding, "timeline[]": Event}
+PARTS |= {"sends[]": Send, "transaction_ends[]": TransactionEnd, "recalls[]": Recall}
 MESSAGE = answer_json(answer_of(landed(pub()), ID))["messages"][0]
 EVIDENCE = MESSAGE["sends"][0]["evidence"][0]
 

@@ -54,16 +54,8 @@ class ScriptedShareConsumer(confluent_kafka.ShareConsumer):
 
 
 def _message(offset, *, topic="orders", count=1, headers=(TRACEPARENT,), error=None):
-    return Message(
-        topic=topic,
-        partition=0,
-        offset=offset,
-        value=b"x",
-        headers=list(headers),
-        timestamp=(1, 5),
-        delivery_count=count,
-        error=error,
-    )
+    content = {"value": b"x", "headers": list(headers), "timestamp": (1, 5)}
+    return Message(topic=topic, partition=0, offset=offset, delivery_count=count, error=error, **content)
 
 
 @pytest.fixture

@@ -113,31 +113,6 @@ _TOPIC = "orders-of-the-whole-northern-region"
 _IDS = [f"{number:032X}" for number in range(3)]
 
 
-@pytest.fixture
-def limited(tmp_path):
-    """Make the Tracing of a provider with span limits, and the function that reads its records and its account."""
-
-    def build(**limits):
-        exporter = NativeFileSpanExporter(directory=tmp_path)
-        processor = MqTraceSpanProcessor(exporter, background=False)
-        provider = TracerProvider(span_limits=SpanLimits(**limits), shutdown_on_exit=False)
-        provider.add_span_processor(processor)
-
-        def outcome():
-            processor.force_flush()
-            stats = processor.stats()["NativeFileSpanExporter"]
-            return records_of(landed_bodies(tmp_path)), (
-                stats["offered"],
-                stats["exported"],
-                stats["dropped"].get("truncated", 0),
-                stats["failed"],
-            )
-
-        return Tracing.create(tracer_provider=provider, settings=Settings()), outcome
-
-    return build
-
-
 def _send(tracing, number=0, *, write=lambda _span: None, **options):
     hook = SendHook(tracing=tracing, group_name="shop", servers="broker:9092")
     call = hook.before(**{"topic": _TOPIC, "body": b"x", "headers": {"UNIQ_KEY": _IDS[number]}, **options})
@@ -195,13 +170,17 @@ LIMITED = {
 
 
 @pytest.mark.parametrize(("limits", "act", "records", "stats", "variable"), LIMITED.values(), ids=LIMITED)
-def test_cut_record_is_counted_and_logged_once_with_its_limit(limited, caplog, limits, act, records, stats, variable):
-    tracing, outcome = limited(**limits)
-    act(tracing)
-    written, counts = outcome()
+def test_cut_record_is_counted_and_logged_once_with_its_limit(tmp_path, caplog, limits, act, records, stats, variable):
+    processor = MqTraceSpanProcessor(NativeFileSpanExporter(directory=tmp_path), background=False)
+    provider = TracerProvider(span_limits=SpanLimits(**limits), shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    act(Tracing.create(tracer_provider=provider, settings=Settings()))
+    processor.force_flush()
+    account, written = processor.stats()["NativeFileSpanExporter"], records_of(landed_bodies(tmp_path))
     assert " ".join(f"{one.trace_type.value} {_IDS.index(one.beans[0].msg_id)}" for one in written) == records
     assert {one.beans[0].topic for one in written if one.trace_type is TraceType.PUB} <= {_TOPIC, _TOPIC[:32]}
-    assert counts == stats
+    truncated = account["dropped"].get("truncated", 0)
+    assert (account["offered"], account["exported"], truncated, account["failed"]) == stats
     lines = [each.getMessage() for each in caplog.records if "incomplete" in each.getMessage()]
     assert [f"OTEL_{variable}_LIMIT" in line for line in lines] == [True] * bool(variable)
 

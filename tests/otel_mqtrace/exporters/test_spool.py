@@ -344,13 +344,8 @@ def test_accepted_oldest_message_ends_an_outage(delivery, broker, clock):
     clock.advance(ms=5_000)
     assert delivery.deliver([message("new")], in_ms(clock, 30_000)).messages == ()
     assert broker.taken == ["a", "new", "b", "c"]
-    assert delivery.stats() == {
-        "spooled": 3,
-        "replayed": 3,
-        "replay_refused": 0,
-        "spool_waiting": 0,
-        "spool_torn_bytes": 0,
-    }
+    none = dict.fromkeys(("replay_refused", "spool_waiting", "spool_torn_bytes"), 0)
+    assert delivery.stats() == {"spooled": 3, "replayed": 3, **none}
 
 
 def test_one_undeliverable_message_is_not_an_outage(delivery, broker, clock):

@@ -199,11 +199,7 @@ both_ways = pytest.mark.parametrize("automatic", [False, True], ids=["block", "a
 
 @pytest.mark.parametrize(
     ("fails", "ms", "code"),
-    [
-        (False, 999, ContextCode.SUCCESS),
-        (False, 1_000, ContextCode.TIME_OUT),
-        (True, 50_000, ContextCode.FAILED),
-    ],
+    [(False, 999, ContextCode.SUCCESS), (False, 1_000, ContextCode.TIME_OUT), (True, 50_000, ContextCode.FAILED)],
 )
 @both_ways
 def test_success_slower_than_the_limit_is_a_time_out(mailbox_with, exporter, clock, automatic, fails, ms, code):

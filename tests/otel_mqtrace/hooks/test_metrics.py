@@ -27,13 +27,8 @@ from tests.support.lanes import GENEROUS_S
 from tests.support.mailbox import Letter, incoming
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-OF_SEND = {
-    "messaging.operation.name": "send",
-    "messaging.system": "kafka",
-    "messaging.destination.name": "orders",
-    "server.address": "broker",
-    "server.port": 9092,
-}
+OF_SEND = {"messaging.operation.name": "send", "messaging.system": "kafka", "messaging.destination.name": "orders"}
+OF_SEND |= {"server.address": "broker", "server.port": 9092}
 OF_CONSUMER = {**OF_SEND, "messaging.consumer.group.name": "billing"}
 
 

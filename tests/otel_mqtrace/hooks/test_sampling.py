@@ -304,10 +304,7 @@ def test_share_is_decided_by_the_trace_id_as_in_every_ratio_sampler(sampling, ex
 
 @pytest.mark.parametrize(
     ("shares", "sampler", "recorded"),
-    [
-        ({"audit.keep": 1.0, "audit.*": 0.0}, DEFAULT_ON, ["audit.keep", "orders"]),
-        ({"*": 1.0}, ALWAYS_OFF, []),
-    ],
+    [({"audit.keep": 1.0, "audit.*": 0.0}, DEFAULT_ON, ["audit.keep", "orders"]), ({"*": 1.0}, ALWAYS_OFF, [])],
     ids=["first pattern, other topics", "a kept trace is the SDK's to sample"],
 )
 def test_first_matching_pattern_decides_and_what_is_left_is_sampled_by_the_sdk(
@@ -420,13 +417,7 @@ def _beans_of_a_poll(tracing, exporter, count):
 
 @pytest.mark.parametrize(
     ("max_links", "count", "sizes"),
-    [
-        (4, 10, [4, 4, 2]),
-        (1, 10, [1] * 10),
-        (0, 10, [1] * 10),
-        (None, 10, [10]),
-        (SpanLimits.UNSET, 130, [128, 2]),
-    ],
+    [(4, 10, [4, 4, 2]), (1, 10, [1] * 10), (0, 10, [1] * 10), (None, 10, [10]), (SpanLimits.UNSET, 130, [128, 2])],
 )
 def test_batch_is_split_by_the_link_limit_of_the_provider(exporter, max_links, count, sizes):
     tracer_provider = provider(SimpleSpanProcessor(exporter), span_limits=SpanLimits(max_links=max_links))

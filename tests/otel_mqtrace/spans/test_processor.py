@@ -214,14 +214,11 @@ def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity(reader, metri
 def test_processor_metrics_equal_the_stats(reader, metrics):
     exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     exporter.component_type = "ours"
-    processor = MqTraceSpanProcessor(
-        exporter,
-        meter_provider=MeterProvider([reader], shutdown_on_exit=False),
-        background=False,
-        max_queue_size=2,
-        max_export_batch_size=1,
-        clock=ManualClock(),
+    provider, limits = (
+        MeterProvider([reader], shutdown_on_exit=False),
+        {"max_queue_size": 2, "max_export_batch_size": 1},
     )
+    processor = MqTraceSpanProcessor(exporter, meter_provider=provider, background=False, clock=ManualClock(), **limits)
     for name in "abc":
         processor.on_end(span(name))
     processor.force_flush()
@@ -483,11 +480,8 @@ def test_shutdown_of_several_threads_is_once_and_exporter_gets_its_timeouts():
     processor.on_end(span())
     processor.force_flush()
     processor.on_end(span())
-    threads = [threading.Thread(target=processor.shutdown, args=(0,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(processor.shutdown, [0] * 4))
     assert given == [1_234, 0]
     assert _account(processor)["dropped"]["shutdown_timeout"] == 1
 

@@ -228,15 +228,11 @@ def app(environ, start_response):
 
 def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
     (tmp_path / "application.py").write_text(APPLICATION)
-    command = ["-m", "gunicorn", "--preload", "-w", "2", "-b", "127.0.0.1:0", "--no-control-socket", "application:app"]
-    server = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    options = ["--preload", "-w", "2", "-b", "127.0.0.1:0", "--no-control-socket", "application:app"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-m", "gunicorn", *options]
+    server = subprocess.Popen(command, cwd=tmp_path, env=environment, **streams)
     try:
         address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+", line) for line in server.stderr)))[0]
         for number in range(20):

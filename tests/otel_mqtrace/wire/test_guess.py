@@ -2,66 +2,45 @@
 
 import pytest
 
-from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType, TransactionState
-from otel_mqtrace.wire.native import (
-    DIALECTS,
-    IMITATORS,
-    WriterGuesses,
-    decode_body,
-    encode_context,
-    explode,
-    started_ms,
-)
+from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
+from otel_mqtrace.wire import native
 from otel_mqtrace.wire.native.dialects import Shape, quirks_of, writers_of
 from otel_mqtrace.wire.native.layout import MESSAGE_TYPE_MAPS, CloudSubAfter
 from tests.support.native_vectors import RECORDED_FILES, recorded
+from tests.support.trace_stories import body_of, end_transaction
 
 
 def guess(*bodies):
-    guesses = WriterGuesses()
+    guesses = native.WriterGuesses()
     for body in bodies:
-        guesses.take(decode_body(body))
+        guesses.take(native.decode_body(body))
     (only,) = guesses.guesses()
     return only
 
 
 def dialect_of(version):
-    names = [name for name in DIALECTS if tuple(map(int, name.split("."))) <= tuple(map(int, version.split(".")))]
+    names = [
+        name for name in native.DIALECTS if tuple(map(int, name.split("."))) <= tuple(map(int, version.split(".")))
+    ]
     return max(names, key=lambda name: tuple(map(int, name.split("."))))
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_true_writer_is_among_the_guesses(name):
-    guesses, versions = WriterGuesses(), set()
+    guesses, versions = native.WriterGuesses(), set()
     for each in recorded(name):
         versions.add(each.version)
-        guesses.take(decode_body(each.body))
+        guesses.take(native.decode_body(each.body))
     (version,) = versions
-    truth = DIALECTS[dialect_of(version)]
+    truth = native.DIALECTS[dialect_of(version)]
     for each in guesses.guesses():
         assert truth.name in each.writers, (each, truth)
         assert each.message_type_map in {None, truth.message_type_map}
         assert each.evidence
 
 
-END = TraceContext(
-    trace_type=TraceType.END_TRANSACTION,
-    timestamp_ms=1,
-    group_name="g",
-    beans=(
-        TraceBean(
-            topic="t",
-            msg_id="I",
-            msg_type=MessageType.TRANS_COMMIT,
-            transaction_id="X",
-            transaction_state=TransactionState.COMMIT_MESSAGE,
-        ),
-    ),
-)
-
-
-ENDS_BY_B, ENDS_BY_A = (encode_context(END, dialect).body for dialect in ("5.0.0", "5.1.4"))
-DELAY_BY_B = b"Pub\x011\x01R\x01g\x01t\x01I\x01\x01k\x01h\x0126\x017\x014\x01O\x01true\x02"
+ENDS_BY_B, ENDS_BY_A = (body_of(end_transaction(), dialect=dialect) for dialect in ("5.0.0", "5.1.4"))
+DELAY_BY_B = b"Pub\x011\x01R\x01PG_order\x01t\x01I\x01\x01k\x01h\x0126\x017\x014\x01O\x01true\x02"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +90,9 @@ def test_shapes_are_the_evidence():
 def test_send_of_a_go_client_began_before_its_stamp():
     """Java, C++ and Rust stamp before the call, Go after it."""
     send = TraceContext(trace_type=TraceType.PUB, timestamp_ms=1_000, cost_ms=30, beans=(TraceBean(msg_id="I"),))
-    starts = {writer: started_ms(send, writer) for writer in (*(each.name for each in IMITATORS), "5.5.0", None)}
+    starts = {
+        writer: native.started_ms(send, writer) for writer in (*(each.name for each in native.IMITATORS), "5.5.0", None)
+    }
     assert starts == {
         **dict.fromkeys(("go-2.1.1", "go-2.1.0"), 970),
         **dict.fromkeys(("cpp-2", "ons", "rust", "5.5.0", None), 1_000),
@@ -135,17 +116,16 @@ def batch(ids, offsets):
     ],
 )
 def test_batch_is_split_by_its_ids(ids, offsets, exploded):
-    made = explode(batch(ids, offsets))
+    made = native.explode(batch(ids, offsets))
     assert [(each.beans[0].msg_id, each.beans[0].offset_msg_id) for each in made] == exploded
     assert {(each.beans[0].topic, each.cost_ms) for each in made} == {("t", 7)}
 
 
 def test_record_under_map_b_has_a_dialect_of_map_b():
-    body = encode_context(END, "5.0.0").body
-    assert decode_body(body, msg_type_map="b").dialects == ("5.0.0",)
-    assert decode_body(body).dialects == ("5.5.0",)
+    assert native.decode_body(ENDS_BY_B, msg_type_map="b").dialects == ("5.0.0",)
+    assert native.decode_body(ENDS_BY_B).dialects == ("5.5.0",)
     recall = b"Recall\x011\x01R\x01g\x01t\x01I\x01true\x02"
-    assert decode_body(recall, msg_type_map="b").dialects == ("5.5.0",)
+    assert native.decode_body(recall, msg_type_map="b").dialects == ("5.5.0",)
 
 
 GLUING = ("Java client 4.9.5 to 4.9.8", "Java client 5.1.4 to 5.3.0")
@@ -167,4 +147,4 @@ def test_writers_are_named_as_ranges(shape, dialect, writers):
 
 
 def test_quirks_of_a_dialect_name_its_map():
-    assert all(("map B" in quirks_of(each)) is (each.message_type_map == "b") for each in DIALECTS.values())
+    assert all(("map B" in quirks_of(each)) is (each.message_type_map == "b") for each in native.DIALECTS.values())

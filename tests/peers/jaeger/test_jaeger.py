@@ -22,12 +22,6 @@ kafka = pytest.fixture(scope="module")(embedded_kafka)
 """A broker; what is asked here is Jaeger."""
 
 
-@pytest.fixture
-def query(jaeger):
-    """Questions to the running Jaeger."""
-    return JaegerQuery(jaeger.query_url)
-
-
 def _run(kafka, jaeger, name, *, exporter=http_to, handler=bool):
     kafka.create_topic(name, partitions=1)
     ended = RecordingExporter()
@@ -43,8 +37,8 @@ def _run(kafka, jaeger, name, *, exporter=http_to, handler=bool):
     [(http_to, bool, "UNSET", []), (grpc_to, lambda message: 1 / message.offset(), "ERROR", ["ZeroDivisionError"])],
     ids=["over http", "over grpc, failed"],
 )
-def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, query, exporter, handler, status, errors):
-    name = f"one-trace-{exporter.__name__}"
+def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, exporter, handler, status, errors):
+    query, name = JaegerQuery(jaeger.query_url), f"one-trace-{exporter.__name__}"
     sent, processed = _run(kafka, jaeger, name, exporter=exporter, handler=handler)
     held = query.trace(sent["trace_id"], spans=2, raw_traces="true")
     assert held == [sent, processed]

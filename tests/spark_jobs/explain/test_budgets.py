@@ -96,14 +96,11 @@ def spend(buckets: list[pa.Table], drops: list[CountedDrop]) -> Outcome:
     given = explain_buckets(buckets, pa.Table.from_pylist([], schema=EVENT), policy, facts)
     spent = Budgets(LedgerRead(drops=tuple(drops)), policy=policy, facts=facts)
     residue = pa.concat_tables([narrow(bucket) for bucket in buckets])
-    settled = sum_of(Settled, [note_settled(settled_of(bucket), spent.near) for bucket in buckets])
+    closed = (bucket.filter(pa.array(~is_residue(bucket))) for bucket in buckets)
+    settled = sum_of(Settled, [note_settled(rows, spent.near) for rows in closed])
     paid = spent.spend(residue, given, settled)
     verdicts = pa.concat_tables(buckets)
     return Outcome(spent, rows_with(verdicts, paid), rows_with(verdicts, given))
-
-
-def settled_of(bucket: pa.Table) -> pa.Table:
-    return bucket.filter(pa.array(~is_residue(bucket)))
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +122,6 @@ def reasons(rows, begin: str, *, otlp: bool = True) -> Counter[tuple[str, str | 
     )
 
 
-def at_minute(rows, minute: int):
-    return [row for row in rows if (row["event_ms"] - START_MS) // MINUTE_MS == minute]
-
-
 def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
     """Three of five by billing-app's counter; none by another service's, which may cover the group of an unknown service."""
     of_billing = reasons(outcome.rows, "Dbilling", otlp=False)
@@ -137,7 +130,8 @@ def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
 
 
 def test_lost_end_of_a_delivery_uses_its_drop(outcome):
-    reasons = {row["msg_id"]: row["reason"] for row in at_minute(outcome.rows, 50)}
+    rows = [row for row in outcome.rows if (row["event_ms"] - START_MS) // MINUTE_MS == 50]
+    reasons = {row["msg_id"]: row["reason"] for row in rows}
     assert reasons == {"MET2": "HALF_RECORD", "GONE": "UNEXPLAINED"}
 
 

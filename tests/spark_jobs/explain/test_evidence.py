@@ -4,14 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_jobs.explain.evidence import (
-    MOST_MOMENTS,
-    ResidueRows,
-    collect_evidence,
-    collect_traffic,
-    find_wanted_keys,
-    merge_evidence,
-)
+from spark_jobs.explain import evidence as run_evidence
 from spark_jobs.explain.keys import narrow, read_ids
 from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import read_policy
@@ -35,11 +28,11 @@ def collect(verdicts: list[dict], family: str, *, traffic: list[dict] | None = N
     """Return the evidence about the residue rows among ``verdicts``."""
     table = pa.Table.from_pylist(verdicts, schema=VERDICT)
     residue = narrow(table)
-    wanted = find_wanted_keys(residue, POLICY)
+    wanted = run_evidence.find_wanted_keys(residue, POLICY)
     size = -(-len(table) // tasks)
-    parts = [collect_evidence(table.slice(begin, size), wanted) for begin in range(0, len(table), size)]
-    parts.append(collect_traffic(pa.Table.from_pylist(traffic or [], schema=EVENT), wanted))
-    return ResidueRows(residue, merge_evidence(parts), POLICY, Facts()).evidence_of(family)
+    parts = [run_evidence.collect_evidence(table.slice(begin, size), wanted) for begin in range(0, len(table), size)]
+    parts.append(run_evidence.collect_traffic(pa.Table.from_pylist(traffic or [], schema=EVENT), wanted))
+    return run_evidence.ResidueRows(residue, run_evidence.merge_evidence(parts), POLICY, Facts()).evidence_of(family)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5])
@@ -56,8 +49,8 @@ def test_measures_do_not_depend_on_the_number_of_tasks(tasks):
 def test_keys_of_a_large_residue_are_those_of_all_its_rows():
     lost = [narrow(pa.Table.from_pylist([lost_send(n)], schema=VERDICT)) for n in (1, 2)]
     residue = pa.concat_tables([*lost[:1] * 10_000, *lost[1:]]).combine_chunks()
-    of_each = [find_wanted_keys(rows, POLICY).keys for rows in lost]
-    assert find_wanted_keys(residue, POLICY).keys.tolist() == np.union1d(*of_each).tolist()
+    of_each = [run_evidence.find_wanted_keys(rows, POLICY).keys for rows in lost]
+    assert run_evidence.find_wanted_keys(residue, POLICY).keys.tolist() == np.union1d(*of_each).tolist()
 
 
 def test_trace_traffic_adds_ids_and_ends_of_its_process_but_no_key():
@@ -72,8 +65,11 @@ def test_more_neighbours_than_are_kept_are_unknown_not_absent(tasks):
     def neighbours(count: int) -> list[dict]:
         return [{"kind": "consume", "msg_id": uid(10), "status": "PENDING"} for _ in range(count)]
 
-    assert collect([lost_send(9), *neighbours(MOST_MOMENTS)], "next1", tasks=tasks).moments(0) == [0] * MOST_MOMENTS
-    assert collect([lost_send(9), *neighbours(MOST_MOMENTS + 1)], "next1", tasks=tasks).moments(0) is None
+    assert (
+        collect([lost_send(9), *neighbours(run_evidence.MOST_MOMENTS)], "next1", tasks=tasks).moments(0)
+        == [0] * run_evidence.MOST_MOMENTS
+    )
+    assert collect([lost_send(9), *neighbours(run_evidence.MOST_MOMENTS + 1)], "next1", tasks=tasks).moments(0) is None
 
 
 def test_counter_of_the_next_id_wraps_around():

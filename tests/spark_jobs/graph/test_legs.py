@@ -6,16 +6,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from spark_jobs.graph import legs as graph_legs
 from spark_jobs.graph.edges import find_judged_span
-from spark_jobs.graph.legs import (
-    LEG,
-    choose_owners,
-    find_owners,
-    find_verdict_owners,
-    make_legs,
-    merge_owners,
-    read_verdict_legs,
-)
 from spark_jobs.schemas import VERDICT
 
 
@@ -25,12 +17,6 @@ def verdict(kind: str = "consume", **fields: Any) -> dict[str, Any]:
 
 def verdicts(*rows: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist([*rows], schema=VERDICT)
-
-
-def legs_of(*rows: dict[str, Any]) -> list[dict[str, Any]]:
-    legs = make_legs(verdicts(*rows))
-    assert legs.schema == LEG
-    return legs.to_pylist()
 
 
 OF_BOTH_SIDES = verdict(
@@ -73,7 +59,9 @@ VALUES = {
 
 @pytest.mark.parametrize(("row", "values"), VALUES.values(), ids=VALUES)
 def test_leg_has_the_values_of_its_verdict(row, values):
-    (leg,) = legs_of(row)
+    legs = graph_legs.make_legs(verdicts(row))
+    assert legs.schema == graph_legs.LEG
+    (leg,) = legs.to_pylist()
     assert {name: leg[name] for name in values} == values
 
 
@@ -88,8 +76,8 @@ def test_row_without_an_id_is_a_message_of_its_own(tmp_path):
     paths = [str(tmp_path / name) for name in "ab"]
     for path, part in zip(paths, (rows[:3], rows[3:]), strict=True):
         parquet.write_table(part, path, row_group_size=2)
-    legs = read_verdict_legs(paths)
-    assert legs.equals(make_legs(rows))
+    legs = graph_legs.read_verdict_legs(paths)
+    assert legs.equals(graph_legs.make_legs(rows))
     assert [(leg["message"], leg["identified"]) for leg in legs.to_pylist()] == [
         ("span:t/s", False),
         ("row:f:3:0", False),
@@ -102,14 +90,17 @@ def test_group_belongs_to_the_only_service_of_its_legs():
     named = [verdict(group=group, otlp={"service": "shop"}) for group in "ABC"]
     others = [verdict(group="A"), verdict("publish", group="B"), verdict(group="C")]
     one, other = (
-        make_legs(verdicts(*rows)) for rows in (named, [*others, verdict(group="C", otlp={"service": "bank"})])
+        graph_legs.make_legs(verdicts(*rows))
+        for rows in (named, [*others, verdict(group="C", otlp={"service": "bank"})])
     )
-    assert choose_owners(merge_owners([find_owners(one), find_owners(other)])) == {("consume", "A"): "shop"}
+    assert graph_legs.choose_owners(
+        graph_legs.merge_owners([graph_legs.find_owners(one), graph_legs.find_owners(other)])
+    ) == {("consume", "A"): "shop"}
 
 
 def test_owners_of_verdicts_are_those_of_their_legs():
     rows = verdicts(verdict(group="ns%A", otlp={"service": "shop"}), verdict(group="A"), verdict("publish", group=None))
-    assert find_verdict_owners(rows) == find_owners(make_legs(rows))
+    assert graph_legs.find_verdict_owners(rows) == graph_legs.find_owners(graph_legs.make_legs(rows))
 
 
 def test_missing_sends_and_deliveries_count_a_grace_from_either_end_of_the_data():

@@ -5,23 +5,9 @@ import pyarrow as pa
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import SPAN
 
-_PLAIN = {
-    "trace_id": "ab" * 16,
-    "span_id": "cd" * 8,
-    "parent_span_id": None,
-    "name": "x",
-    "kind": "PRODUCER",
-    "start_ns": 5_000_000_999,
-    "end_ns": 7_000_000_000,
-    "status": "UNSET",
-    "service": "svc",
-    "scope": "lib",
-    "flags": 0,
-    "dropped_attributes": 0,
-    "dropped_links": 0,
-    "path": "made",
-    "line": 1,
-}
+_PLAIN = {"trace_id": "ab" * 16, "span_id": "cd" * 8, "parent_span_id": None, "name": "x", "kind": "PRODUCER"}
+_PLAIN |= {"start_ns": 5_000_000_999, "end_ns": 7_000_000_000, "status": "UNSET", "service": "svc", "scope": "lib"}
+_PLAIN |= {"flags": 0, "dropped_attributes": 0, "dropped_links": 0, "path": "made", "line": 1}
 BAD_ROW = {"path": "made", "line": 2, "bad": {"field": None, "reason": "torn", "text": "{", "mentions": []}}
 
 

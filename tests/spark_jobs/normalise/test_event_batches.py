@@ -61,13 +61,8 @@ def test_bad_span_is_one_row():
 
 
 SEND = {"messaging.system": "kafka", "messaging.operation.type": "send"}
-OWN = {
-    "group_name": "pg",
-    "offset_msg_id": "orders-0@5",
-    "store_host": "h:1",
-    "region_id": "r",
-    "msg_type": "Delay_Msg",
-}
+OWN = {"group_name": "pg", "offset_msg_id": "orders-0@5", "store_host": "h:1"}
+OWN |= {"region_id": "r", "msg_type": "Delay_Msg"}
 
 
 @pytest.mark.parametrize(

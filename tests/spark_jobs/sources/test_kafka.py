@@ -14,16 +14,8 @@ from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
+from spark_jobs.sources import kafka as kafka_source
 from spark_jobs.sources.files import find_inputs
-from spark_jobs.sources.kafka import (
-    PartitionRange,
-    cut_ranges,
-    java_properties,
-    messages_in,
-    split_topics,
-    topic_address,
-    topic_ranges,
-)
 from tests.support.native_vectors import json_lines
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side, rows_in
 from tests.support.topics import put_messages
@@ -139,53 +131,56 @@ def test_writers_are_detected_from_the_beginning_of_the_topics(kafka, named, rea
 
 
 def test_address_differs_from_files_and_hides_its_password():
-    files, topics = split_topics(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
-    assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (topic_address("h:1,i:2", "t.x"),))
+    files, topics = kafka_source.split_topics(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
+    assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (kafka_source.topic_address("h:1,i:2", "t.x"),))
     for src in ("kafka://h:1", "kafka://h:1/", "kafka://h:1/a/b", "kafka://u:secret@h:1/t", "kafka:///t"):
         with pytest.raises(UsageError, match="is not a topic: write kafka://") as error:
-            split_topics([src])
+            kafka_source.split_topics([src])
         assert "secret" not in str(error.value)
     assert "secret" not in repr(ReadOptions(client_config={"sasl.password": "secret"}))
 
 
 def test_ranges_of_a_topic_join_up():
-    address = topic_address("h:1", "t")
-    whole = [PartitionRange(address=address, partition=number, first=3, end=end) for number, end in ((0, 20), (1, 3))]
+    address = kafka_source.topic_address("h:1", "t")
+    whole = [
+        kafka_source.PartitionRange(address=address, partition=number, first=3, end=end)
+        for number, end in ((0, 20), (1, 3))
+    ]
     for size in (1, 7, 17, 100):
-        covered = [at for one in cut_ranges(whole, offsets=size) for at in range(one.first, one.end)]
+        covered = [at for one in kafka_source.cut_ranges(whole, offsets=size) for at in range(one.first, one.end)]
         assert covered == list(range(3, 20))
 
 
 def test_range_is_read_to_its_end(kafka):
     """A retry reads the same offsets, though more has been written since."""
-    address = topic_address(kafka.bootstrap_servers, "traces")
-    (whole, *_) = topic_ranges(address, {})
-    part = PartitionRange(address=address, partition=whole.partition, first=2, end=5)
-    assert [row["offset"] for row in messages_in(part, {})] == [2, 3, 4]
-    assert len(list(messages_in(whole, {}))) == whole.end
+    address = kafka_source.topic_address(kafka.bootstrap_servers, "traces")
+    (whole, *_) = kafka_source.topic_ranges(address, {})
+    part = kafka_source.PartitionRange(address=address, partition=whole.partition, first=2, end=5)
+    assert [row["offset"] for row in kafka_source.messages_in(part, {})] == [2, 3, 4]
+    assert len(list(kafka_source.messages_in(whole, {}))) == whole.end
 
 
 def test_offsets_removed_by_retention_are_skipped(kafka):
     """A range whose offsets are all gone ends; the mock keeps five megabytes of a partition."""
     kafka.create_topic("trimmed")
     put_messages(kafka.bootstrap_servers, "trimmed", *[b"x" * 900_000] * 12)
-    (held,) = topic_ranges(topic_address(kafka.bootstrap_servers, "trimmed"), {})
+    (held,) = kafka_source.topic_ranges(kafka_source.topic_address(kafka.bootstrap_servers, "trimmed"), {})
     assert held.first > 0
-    gone = PartitionRange(address=held.address, partition=0, first=0, end=held.first)
-    assert list(messages_in(gone, {})) == []
-    asked_too_early = PartitionRange(address=held.address, partition=0, first=0, end=held.end)
-    assert [row["offset"] for row in messages_in(asked_too_early, {})] == list(range(held.first, held.end))
+    gone = kafka_source.PartitionRange(address=held.address, partition=0, first=0, end=held.first)
+    assert list(kafka_source.messages_in(gone, {})) == []
+    asked_too_early = kafka_source.PartitionRange(address=held.address, partition=0, first=0, end=held.end)
+    assert [row["offset"] for row in kafka_source.messages_in(asked_too_early, {})] == list(range(held.first, held.end))
 
 
 def test_unreachable_broker_is_one_line_within_the_timeout(tmp_path):
-    address = topic_address("127.0.0.1:1", "t")
+    address = kafka_source.topic_address("127.0.0.1:1", "t")
     with pytest.raises(PeerError, match=r"kafka://127.0.0.1:1/t does not answer: .*--client-config"):
-        topic_ranges(address, {}, timeout_ms=300)
-    silent = PartitionRange(address=address, partition=0, first=0, end=5)
+        kafka_source.topic_ranges(address, {}, timeout_ms=300)
+    silent = kafka_source.PartitionRange(address=address, partition=0, first=0, end=5)
     with pytest.raises(PeerError, match=r"t \[0\] has been silent at offset 0|cannot be read"):
-        list(messages_in(silent, {}, timeout_ms=300))
+        list(kafka_source.messages_in(silent, {}, timeout_ms=300))
     with pytest.raises(UsageError, match=r"the client of kafka://h:1/t cannot be built") as error:
-        topic_ranges(topic_address("h:1", "t"), {"sasl.password": "secret", "no.such": "x"})
+        kafka_source.topic_ranges(kafka_source.topic_address("h:1", "t"), {"sasl.password": "secret", "no.such": "x"})
     assert "secret" not in str(error.value)
 
 
@@ -211,4 +206,4 @@ PLAIN_LOGIN = f'{PLAIN_MODULE} required username="u" password="p\\"w";'
 )
 def test_client_properties_are_translated_for_the_java_client(given, expected):
     """What cannot be said in Java's words is never left out in silence."""
-    assert java_properties(given) == expected
+    assert kafka_source.java_properties(given) == expected

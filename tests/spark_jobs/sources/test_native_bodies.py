@@ -128,10 +128,7 @@ def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("tail", "is_torn"),
-    [
-        *((b"", False), (b" \t", False), (b'{"body_base64":"YQ"}', False), (b'{"body_base64":"Y', True)),
-        (b"[1]", True),
-    ],
+    [*((b"", False), (b" \t", False), (b'{"body_base64":"YQ"}', False), (b'{"body_base64":"Y', True)), (b"[1]", True)],
 )
 def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_torn):
     path = tmp_path / "x.jsonl"

@@ -399,13 +399,8 @@ async def test_subclass_made_before_or_after_has_one_span(instrument, spans, kaf
 @pytest.mark.parametrize("servers", ["broker", ["broker", "127.0.0.1:1"]], ids=str)
 async def test_servers_and_password_are_passed_on_and_the_password_is_not_shown(instrument, spans, caplog, servers):
     instrument()
-    producer = AIOKafkaProducer(
-        bootstrap_servers=servers,
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="PLAIN",
-        sasl_plain_username="shop",
-        sasl_plain_password="hunter2",
-    )
+    login = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "shop", "sasl_plain_password": "hunter2"}
+    producer = AIOKafkaProducer(bootstrap_servers=servers, security_protocol="SASL_PLAINTEXT", **login)
     with pytest.raises(AssertionError):
         await producer.send("orders")
     producer._closed = True  # it was never started: nothing to stop, nothing to complain of
