@@ -169,28 +169,13 @@ def test_time_beyond_the_year_2262_is_read_alike_in_both_encodings(written):
         assert (span["bad"], span["end_ns"], bad, tails) == (None, zero_of_go_ns, [], [])
 
 
-SPAN = {
-    "traceId": "AB" * 16,
-    "spanId": "CD" * 8,
-    "name": "s",
-    "kind": "SPAN_KIND_PRODUCER",
-    "startTimeUnixNano": 5,
-    "endTimeUnixNano": "7",
-    "parentSpanId": "0" * 16,
-    "status": {"code": "STATUS_CODE_ERROR"},
-}
+SPAN = {"traceId": "AB" * 16, "spanId": "CD" * 8, "parentSpanId": "0" * 16, "name": "s", "kind": "SPAN_KIND_PRODUCER"}
+SPAN |= {"startTimeUnixNano": 5, "endTimeUnixNano": "7", "status": {"code": "STATUS_CODE_ERROR"}}
 IDS = {name: bytes.fromhex(SPAN[name]) for name in ("traceId", "spanId")}
 IN_BASE64 = {**SPAN, **{name: base64.b64encode(data).decode() for name, data in IDS.items()}}
 IN_BYTES = {**SPAN, **{name: [*data] for name, data in IDS.items()}, "kind": 4}
-SNAKE = {
-    "trace_id": "ab" * 16,
-    "span_id": "cd" * 8,
-    "name": "s",
-    "kind": 4,
-    "start_time_unix_nano": "5",
-    "end_time_unix_nano": "7",
-    "status": {"code": 2},
-}
+SNAKE = {"trace_id": "ab" * 16, "span_id": "cd" * 8, "name": "s", "kind": 4, "status": {"code": 2}}
+SNAKE |= {"start_time_unix_nano": "5", "end_time_unix_nano": "7"}
 OLD = {"instrumentationLibrarySpans": [{"instrumentationLibrary": {"name": "lib"}, "spans": [SPAN]}]}
 
 
