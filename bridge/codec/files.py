@@ -328,7 +328,7 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
             raise UsageError("standard input is closed: name a file, or pipe into it")
         yield cast("io.BufferedReader", sys.stdin.buffer)
         return
-    if not name:
+    if not name.strip():
         raise UsageError("the file's name is empty: name a file, or give - for standard input")
     parse_address(name, readable=(Kind.FILES,))
     refuse_device(name)
