@@ -421,7 +421,7 @@ class ConsumeHook(ReceiveHook):
             span: Any = call.span
             kind = type(span)
             metrics = self._tracing.collecting if self._may_measure() else None
-            if kind is UnsampledSpan and (metrics is None or not call.start_ns):  # as above
+            if kind is UnsampledSpan and (metrics is None or not call.start_ns):  # as in end_turn()
                 return
             start_ns = call.start_ns
             end_ns = max(self.now_ns() if end_ns is None else end_ns, start_ns)

@@ -115,12 +115,13 @@ class MessagingMetrics:
         Waits for another thread that does so: the last collection would not see what that one has taken. But not for
         ever: that thread may need a lock of the MeterProvider that this one holds while it collects.
         """
-        is_alone = self._recording.acquire(timeout=_LONGEST_WAIT_S)
+        recording = self._recording  # a child that a signal handler forks in here has another one
+        is_alone = recording.acquire(timeout=_LONGEST_WAIT_S)
         try:
             self._record_pending()
         finally:
             if is_alone:
-                self._recording.release()
+                recording.release()
 
     def _record_pending(self) -> None:
         counts: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}

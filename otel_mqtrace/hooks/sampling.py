@@ -263,7 +263,7 @@ class TracerState:
         )
 
     def decision_on(self, ids: bytes) -> FlaggedDecision:
-        """Return what the ratio sampler decides about a new trace with these ids, of which a pool draws each once."""
+        """Return what the ratio sampler decides about a new trace; ``ids`` are its id and that of its first span."""
         return self._by_ratio[int.from_bytes(ids[8:16], "big") < self._root_bound]
 
     def decision_under(self, parent: SpanContext) -> FlaggedDecision:

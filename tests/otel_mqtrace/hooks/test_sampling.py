@@ -156,6 +156,13 @@ def test_share_of_the_sends_that_begin_a_trace_is_sampled(kind: type, others: An
     assert 40 < sampled < 160
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_send_inside_a_trace_is_left_to_a_ratio_sampler_which_reads_the_id_of_that_trace(is_remote: bool) -> None:
+    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(sampler=TraceIdRatioBased(0.5))))
+    with trace.use_span(NonRecordingSpan(SpanContext(1, 2, is_remote, TraceFlags(1)))):
+        assert hook.record("orders", b"x", None, None, None) is None
+
+
 def _make_derived(kind: type, **methods: Any) -> Any:
     return type("Own", (kind,), methods)()
 
@@ -175,6 +182,7 @@ def _with_own_method() -> SpanProcessor:
             (provider(span_limits=SpanLimits(**{name: limit})), {})
             for name, limit in (("max_span_attributes", 10), ("max_attribute_length", 64), ("max_link_attributes", 1))
         ),
+        (provider(sampler=TraceIdRatioBased(0.5), span_limits=SpanLimits(max_span_attributes=10)), {}),
         *(
             (provider(sampler=sampler), {})
             for sampler in (
@@ -192,7 +200,7 @@ def _with_own_method() -> SpanProcessor:
         ),
     ],
 )
-def test_send_that_a_reader_limit_metric_or_setting_may_concern_needs_a_span(tracer_provider: Any, others: Any) -> None:
+def test_send_that_a_reader_limit_or_setting_may_concern_needs_a_span(tracer_provider: Any, others: Any) -> None:
     hook = SendHook(tracing=Tracing.create(tracer_provider=tracer_provider, **others))
     assert hook.record("orders", b"x", None, None, None) is None
 
