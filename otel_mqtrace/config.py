@@ -139,8 +139,6 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
 
 _positive: Final = _up_to(2**31 - 1)
 _REDACTED: Final = ("*authorization*", "*cookie*", "*credential*", "*password*", "*secret*", "*token*")
-
-
 _PATTERNS: Final = ("topic_include", "topic_exclude", "topic_sampling", "capture_headers", "redact_headers")
 
 

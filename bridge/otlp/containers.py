@@ -124,8 +124,6 @@ class _Text:
 
 
 NOT_TRACES: Final = "not OTLP traces"
-
-
 _CHUNK_BYTES: Final = 1 << 20
 _SAMPLE: Final = 64 << 10  # enough for the message ids in it
 _HEAD_BYTES: Final = 4 << 20

@@ -51,7 +51,7 @@ class JaegerAddress:
         except ValueError:
             raise UsageError(form) from None
         services = tuple(dict.fromkeys(query.pop("service", [])))
-        if not parts.hostname or "@" in parts.netloc or parts.path.strip("/") or query or not services:
+        if not (parts.hostname and services) or port == 0 or "@" in parts.netloc or parts.path.strip("/") or query:
             raise UsageError(form)
         return cls(parts.netloc if port else f"{parts.netloc.rstrip(':')}:16686", services)
 

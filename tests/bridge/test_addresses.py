@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from bridge.addresses import Kind, data_files, expand_files, parse_address, parse_directory, reads_tree
-from bridge.forwarder.command import parse_pattern
 from otel_mqtrace._errors import UsageError
 
 
@@ -101,14 +100,3 @@ def test_only_directories_read_files_written_later(tmp_path):
 def test_relative_directory_with_a_colon_is_no_url_to_pyarrow(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parse_directory("run-T01:30", option="--out") == tmp_path / "run-T01:30"
-
-
-@pytest.mark.parametrize("text", ["PG_[[]", "[]]", "[!]]", "[!a]b", "[a[]", "a]"])
-def test_pattern_whose_brackets_fnmatch_closes_is_taken(text):
-    assert parse_pattern(text) == text
-
-
-@pytest.mark.parametrize("text", ["[", "[]", "[!]", "a[b", "[[]["])
-def test_pattern_with_a_bracket_that_fnmatch_takes_for_itself_is_refused(text):
-    with pytest.raises(UsageError, match="no ] closes"):
-        parse_pattern(text)

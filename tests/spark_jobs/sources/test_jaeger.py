@@ -26,7 +26,14 @@ def test_address_names_the_server_and_its_services(text, server, services):
 
 @pytest.mark.parametrize(
     "text",
-    ["jaeger://a:1", "jaeger://?service=s", "jaeger://a:x?service=s", "jaeger://a:1?service=s&limit=2", "jaeger://a/p"],
+    [
+        "jaeger://a:1",
+        "jaeger://?service=s",
+        "jaeger://a:x?service=s",
+        "jaeger://a:0?service=s",
+        "jaeger://a:1?service=s&limit=2",
+        "jaeger://a/p",
+    ],
 )
 def test_address_of_another_form_is_refused(text):
     with pytest.raises(UsageError, match=r"invalid source .*jaeger://HOST:PORT\?service=NAME"):
