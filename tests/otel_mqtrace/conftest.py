@@ -147,14 +147,9 @@ def consumer_of(kafka):
     made = []
 
     def make(topic, *, make_consumer=None, group="billing", **conf):
-        consumer = (make_consumer or confluent_kafka.Consumer)(
-            {
-                "bootstrap.servers": kafka.bootstrap_servers,
-                "group.id": group,
-                "enable.auto.commit": False,
-                **{name.replace("_", "."): value for name, value in conf.items()},
-            }
-        )
+        own = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
+        own |= {name.replace("_", "."): value for name, value in conf.items()}
+        consumer = (make_consumer or confluent_kafka.Consumer)(own)
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         made.append(consumer)
         return consumer

@@ -87,14 +87,8 @@ class ServerProcess:
     def start(self, command: Sequence[str], environment: Mapping[str, str], answers: Callable[[], bool]) -> None:
         """Start it, its output added to the log, and return when ``answers()``; ``PeerBrokenError`` when it never does."""
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.directory,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            own, streams = {**os.environ, **environment}, {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+            self._process = subprocess.Popen(command, cwd=self.directory, env=own, stdout=log, **streams)
         pause, deadline = Event(), monotonic() + START_SECONDS
         while monotonic() < deadline and self._process.poll() is None:
             with suppress(OSError, PeerError):  # not yet

@@ -235,14 +235,8 @@ _NEW = {
     "messaging.consumer.group.name",
     "messaging.kafka.offset",
 }
-_OLD_SEND = {
-    "messaging.destination": "orders",
-    "messaging.destination_kind": "queue",
-    "messaging.kafka.partition": 2,
-    "messaging.operation": "publish",
-    "messaging.client_id": "shop",
-    "messaging.kafka.message.offset": 7,
-}
+_OLD_SEND = {"messaging.destination": "orders", "messaging.destination_kind": "queue", "messaging.client_id": "shop"}
+_OLD_SEND |= {"messaging.operation": "publish", "messaging.kafka.partition": 2, "messaging.kafka.message.offset": 7}
 _OLD_PROCESS = {**_OLD_SEND, "messaging.operation": "process", "messaging.kafka.consumer.group": "billing"}
 
 

@@ -97,17 +97,9 @@ class RocketMq:
 
     def create_topic(self, name: str, message_type: str = "NORMAL", queues: int = 2) -> str:
         """Create a topic for ``NORMAL``, ``FIFO``, ``DELAY`` or ``TRANSACTION`` messages and return its name."""
-        fields = {
-            "topic": name,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-            "attributes": f"+message.type={message_type}",
-        }
+        fields = {"topic": name, "attributes": f"+message.type={message_type}", "defaultTopic": "TBW102", "perm": "6"}
+        fields |= dict.fromkeys(("readQueueNums", "writeQueueNums"), str(queues))
+        fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
         self._ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
         return name
 
