@@ -106,6 +106,9 @@ def delay_interrupt() -> Iterator[None]:
         return
     try:
         yield
+    except Exception:
+        if not pressed:  # else what it waited for may have got the signal, too: a JVM, where a group is terminated
+            raise
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # the block, pyspark for one, may have set its own
     if pressed:

@@ -37,10 +37,12 @@ def test_wrong_master_or_setting_is_one_line_with_its_cause_and_exit_2(tmp_path,
     assert why in done.stderr
 
 
-def _press(times, passed):
+def _press(times, passed, error=None):
     with delay_interrupt():
         for _ in range(times):
             signal.raise_signal(signal.SIGINT)
+        if error is not None:
+            raise error
         passed.append(times)
 
 
@@ -51,6 +53,13 @@ def test_delayed_interrupt_lets_the_block_end_and_a_second_one_does_not():
             _press(times, passed)
     assert passed == [1]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_delayed_interrupt_wins_over_the_error_of_what_got_the_signal_too():
+    with pytest.raises(KeyboardInterrupt):
+        _press(1, [], OSError("the JVM of a terminated group is gone"))
+    with pytest.raises(OSError, match="alone"):
+        _press(0, [], OSError("alone"))
 
 
 def test_handler_set_within_the_block_is_restored():
