@@ -106,9 +106,8 @@ class MessagingMetrics:
         pending = self._pending
         pending.append((kind, attributes, value, get_current() or None))
         if len(pending) >= _MANY and (len(pending) >= _TOO_MANY or not self._worker.ensure_running()):
-            self.record_pending()
+            self._record_pending()  # without waiting: this is the application's thread
 
-    @guarded("metrics.record_pending")
     def record_pending(self) -> None:
         """Record all that was measured until now: counts summed, durations one by one.
 
@@ -123,6 +122,7 @@ class MessagingMetrics:
             if is_alone:
                 recording.release()
 
+    @guarded("metrics.record_pending")
     def _record_pending(self) -> None:
         counts: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}
         known: dict[int, tuple[Mapping[str, AttributeValue], tuple[tuple[str, AttributeValue], ...]]] = {}
@@ -147,7 +147,7 @@ class MessagingMetrics:
                         named[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
                     _record(self._operation, value / _NS_PER_S, named, otel_ctx)
         except IndexError:
-            pass  # a signal handler, or a thread that has waited long enough, took the last ones
+            pass  # a signal handler, or a thread that does not wait, took the last ones
         finally:
             for (kind, few), number in counts.items():
                 _count(self._consumed if kind == _CONSUMED else self._sent, number, dict(few))
