@@ -217,14 +217,15 @@ class TracerState:
     holds. ``can_record``: an event may be recorded without a span, because the sampler is the SDK's own, no processor
     reads a span before its end, and no limit would cut it; ``can_drop``: an unsampled one needs no span. ``starts`` are
     our processors that export starts, ``ids`` those to draw from. ``as_root`` and, by the flags of a remote parent,
-    ``under_remote`` are read for each message. Where ``decides_roots``, :meth:`decision_on` decides what ``as_root``
-    leaves open.
+    ``under_remote`` are read for each message. Unless ``root_bound`` is ``None``, :meth:`decision_on` decides what
+    ``as_root`` leaves open.
     """
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
         self.propagator = propagate.get_global_textmap()
-        self.can_record = self.can_drop = self.decides_roots = False
+        self.can_record = self.can_drop = False
+        self.root_bound: int | None = None
         self.starts: tuple[MqTraceSpanProcessor, ...] = ()
         self._certain: Certainties = (None,) * len(_BY_PARENT)
         self.as_root: FlaggedDecision = (None, 0)
@@ -254,9 +255,7 @@ class TracerState:
                 and all(each.exports_only_known_starts for each in self.starts)
             )
         self.as_root = self._with_flags(self._certain[0], random)
-        bound = _root_bound(tracer.sampler) if self.can_record else None
-        self.decides_roots = bound is not None
-        self._root_bound = bound or 0
+        self.root_bound = _root_bound(tracer.sampler) if self.can_record else None
         self._by_ratio = (Decision.DROP, random), (Decision.RECORD_AND_SAMPLE, random + 1)
         self.under_remote = tuple(
             self._with_flags(self._certain[1 + (flags & 1)], flags & _RANDOM) for flags in range(4)
@@ -264,7 +263,7 @@ class TracerState:
 
     def decision_on(self, ids: bytes) -> FlaggedDecision:
         """Return what the ratio sampler decides about a new trace; ``ids`` are its id and that of its first span."""
-        return self._by_ratio[int.from_bytes(ids[8:16], "big") < self._root_bound]
+        return self._by_ratio[int.from_bytes(ids[8:16], "big") < (self.root_bound or 0)]
 
     def decision_under(self, parent: SpanContext) -> FlaggedDecision:
         """Return what is decided about a span under ``parent``, which may be none."""

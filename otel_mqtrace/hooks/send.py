@@ -203,7 +203,7 @@ class SendHook(RecordingHook):
                 parent = span_ctx
                 decision, flags = state.decision_under(span_ctx)
         ids = None
-        if decision is None and parent is None and state.decides_roots:
+        if decision is None and parent is None and state.root_bound is not None:
             ids = state.ids.take()
             decision, flags = state.decision_on(ids)
         if decision is not _SAMPLED and decision is not _DROP:
