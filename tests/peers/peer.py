@@ -9,7 +9,9 @@ import socket
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from random import sample
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 START_SECONDS, STOP_SECONDS, FETCH_SECONDS = 240, 20, 900
 _PROBE_SECONDS = 0.1
-_LOG_SHOWN = 2000
+_LOG_SHOWN = 6000
+_FIRST_PORT, _FIRST_CONNECTION_PORT = 20_002, 32_768
 
 
 class PeerUnavailableError(Exception):
@@ -56,15 +59,24 @@ def peers_cache() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return that many free loopback ports."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()
+    """Return that many free loopback ports, which no outgoing connection takes before the server opens them.
+
+    They lie below the ports that systems give to connections, and the one 2 below each is free too: RocketMQ's broker
+    opens it beside its own.
+    """
+    candidates = range(_FIRST_PORT, _FIRST_CONNECTION_PORT, 4)
+    free = (port for port in sample(candidates, len(candidates)) if all(map(_is_free, (port, port - 2))))
+    return list(islice(free, count))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def until(ask: Callable[[], Answer], enough: Callable[[Answer], bool], *, patience_s: float) -> Answer:
