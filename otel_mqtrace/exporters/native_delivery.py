@@ -131,19 +131,15 @@ class SpooledDelivery(MessageDelivery):
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._retry_ns = MonotonicNs(0)
-        self._down = False
-        self.spooled = 0
-        self.replayed = 0
-        self.refused = 0
+        self._retry_ns: MonotonicNs | None = None  # while the broker is away
+        self._counts = dict.fromkeys(("spooled", "replayed", "replay_refused"), 0)
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages``, or keep them; return what could be neither."""
         with self._in_use():
-            if self._down and not self._is_back(deadline):
+            if not self._may_be_back(deadline):
                 return self._keep(Undelivered(tuple(messages)))
-            left = self._inner.deliver(messages, min(deadline, compute_deadline(self._clock, PATIENCE_MS)))
-            self._note_outage(left, len(messages))
+            left = self._send(messages, deadline, PATIENCE_MS)
             if not left.retriable:
                 self._adopt_due()
                 self._replay(deadline)
@@ -154,7 +150,7 @@ class SpooledDelivery(MessageDelivery):
         with self._in_use():
             self._adopt_due()
             deadline = compute_deadline(self._clock, self._timeout_ms)
-            if self._spool.waiting and (not self._down or self._is_back(deadline)):
+            if self._spool.waiting and self._may_be_back(deadline):
                 self._replay(deadline)
 
     def flush(self, deadline: MonotonicNs) -> bool:
@@ -187,13 +183,7 @@ class SpooledDelivery(MessageDelivery):
 
         ``spool_torn_bytes`` counts bytes that a crash, the disk or another program has destroyed.
         """
-        return {
-            "spooled": self.spooled,
-            "replayed": self.replayed,
-            "replay_refused": self.refused,
-            "spool_waiting": self._spool.waiting,
-            "spool_torn_bytes": self._spool.corrupt_bytes,
-        }
+        return self._counts | {"spool_waiting": self._spool.waiting, "spool_torn_bytes": self._spool.corrupt_bytes}
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
@@ -204,13 +194,15 @@ class SpooledDelivery(MessageDelivery):
                 if self._closed:
                     self._spool.close()
 
-    def _is_back(self, deadline: MonotonicNs) -> bool:
-        """Return whether it is time to try again, and the broker then takes one of the waiting messages."""
+    def _may_be_back(self, deadline: MonotonicNs) -> bool:
+        """Return ``False`` in an outage, until it is time to try and the broker takes one of the waiting messages."""
+        if self._retry_ns is None:
+            return True
         return self._clock.monotonic_ns() >= self._retry_ns and self._replay(deadline, 1, within_ms=_PROBE_MS)
 
     def _keep(self, left: Undelivered) -> Undelivered:
         taken = self._spool.put(left.retriable) if left.retriable else 0
-        self.spooled += taken
+        self._counts["spooled"] += taken
         return Undelivered(left.retriable[taken:], left.rejected)
 
     def _replay(self, deadline: MonotonicNs, count: int = _REPLAY_AT_ONCE, *, within_ms: int = PATIENCE_MS) -> bool:
@@ -218,21 +210,20 @@ class SpooledDelivery(MessageDelivery):
         waiting = self._spool.oldest(count)
         if not waiting:
             return True
-        give_up = min(deadline, compute_deadline(self._clock, within_ms))
-        left = self._inner.deliver([each.message for each in waiting], give_up)
-        self._note_outage(left, len(waiting))
-        retriable, rejected = set(map(id, left.retriable)), set(map(id, left.rejected))
+        left = self._send([each.message for each in waiting], deadline, within_ms)
+        retriable = set(map(id, left.retriable))
         done = [each for each in waiting if id(each.message) not in retriable]
-        self.refused += len(rejected)
-        self.replayed += len(done) - len(rejected)
+        self._counts["replay_refused"] += len(left.rejected)
+        self._counts["replayed"] += len(done) - len(left.rejected)
         self._spool.ack(done)
         return not left.retriable
 
-    def _note_outage(self, left: Undelivered, count: int) -> None:
-        """The broker is away when it took nothing at all: what it took in part, it may have been too slow for."""
-        self._down = bool(left.retriable) and len(left.messages) == count
-        if self._down:
-            self._retry_ns = compute_deadline(self._clock, _RETRY_MS)
+    def _send(self, messages: Sequence[TraceMessage], deadline: MonotonicNs, within_ms: int) -> Undelivered:
+        """Send ``messages``; the broker is away when it takes none at all: for some it may just be too slow."""
+        left = self._inner.deliver(messages, min(deadline, compute_deadline(self._clock, within_ms)))
+        is_away = bool(left.retriable) and len(left.messages) == len(messages)
+        self._retry_ns = compute_deadline(self._clock, _RETRY_MS) if is_away else None
+        return left
 
     def _adopt_due(self) -> None:
         if self._clock.monotonic_ns() >= self._adopt_ns:

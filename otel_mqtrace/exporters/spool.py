@@ -13,10 +13,11 @@ import logging
 import os
 import socket
 import struct
-import threading
 import zlib
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,116 +37,7 @@ _SEGMENT_BYTES: Final = 8 * 1024 * 1024
 # state (0 waits, 1 is delivered) · contexts · bytes of keys · bytes of value · CRC-32 of both; then keys and value
 _FRAME: Final = struct.Struct(">BIIII")
 _DELIVERED: Final = b"\x01"
-_CLOSED: Final = -1
-
-
-@dataclass(slots=True, eq=False)
-class Segment:
-    """An open segment; ``frames`` maps the offset of each frame that still waits to its size, oldest first."""
-
-    path: Path
-    fd: int
-    end: int = 0
-    frames: dict[int, int] = field(default_factory=dict)
-    waiting_bytes: int = 0
-
-    @property
-    def unlinked(self) -> bool:
-        """Return whether the file was removed: no process could adopt what is written to it now."""
-        return os.fstat(self.fd).st_nlink == 0
-
-    def load(self) -> int:
-        """Find the frames that wait; return the bytes of the torn tail: its writer died before it confirmed them."""
-        size = os.fstat(self.fd).st_size
-        while self.end < size:
-            head = os.pread(self.fd, _FRAME.size, self.end)
-            if len(head) < _FRAME.size:
-                break
-            state, _, keys_bytes, value_bytes, crc = _FRAME.unpack(head)
-            length = _FRAME.size + keys_bytes + value_bytes
-            if self.end + length > size:
-                break
-            if zlib.crc32(os.pread(self.fd, length - _FRAME.size, self.end + _FRAME.size)) != crc:
-                break
-            if state == 0:
-                self._keep(self.end, length)
-            self.end += length
-        return size - self.end
-
-    def append(self, frame: bytes) -> None:
-        """Write ``frame`` whole or not at all; raises ``OSError`` then."""
-        written = 0
-        try:
-            written = os.pwrite(self.fd, frame, self.end)
-        finally:
-            if written != len(frame):
-                os.ftruncate(self.fd, self.end)
-        if written != len(frame):
-            raise OSError("no room for a whole message: free space there, or set another MQTRACE_SPOOL_DIR")
-        self._keep(self.end, len(frame))
-        self.end += len(frame)
-
-    def rewind(self, end: int) -> None:
-        """Take back what was appended since the segment ended at ``end``."""
-        for offset in [offset for offset in self.frames if offset >= end]:
-            self.forget(offset)
-        self.end = end
-        os.ftruncate(self.fd, end)
-
-    def read(self, offset: int) -> TraceMessage | None:
-        """Return the message that waits at ``offset``, or ``None`` when the file no longer holds it."""
-        size = self.frames[offset]
-        try:
-            frame = os.pread(self.fd, size, offset)
-        except OSError:  # counted by the caller
-            return None
-        return _decode_frame(frame) if len(frame) == size else None
-
-    def mark(self, offset: int) -> None:
-        """Mark the frame at ``offset`` as delivered: for this process at once, then on disk; raises ``OSError``."""
-        if self.forget(offset) and self.fd != _CLOSED:
-            os.pwrite(self.fd, _DELIVERED, offset)
-
-    def forget(self, offset: int) -> int:
-        """Stop waiting for the frame at ``offset``; return its size, 0 when it did not wait."""
-        size = self.frames.pop(offset, 0)
-        self.waiting_bytes -= size
-        return size
-
-    def sync(self) -> None:
-        """Return when the disk has it; raises ``OSError``."""
-        if self.fd != _CLOSED:
-            os.fsync(self.fd)
-
-    def close(self) -> None:
-        """Close the file and release its lock; the number of a closed descriptor may soon be the application's."""
-        if self.fd != _CLOSED:
-            fd, self.fd = self.fd, _CLOSED
-            os.close(fd)
-
-    def _keep(self, offset: int, size: int) -> None:
-        self.frames[offset] = size
-        self.waiting_bytes += size
-
-
-def open_segment(path: Path, flags: int) -> Segment | None:
-    """Return the segment, locked, or ``None`` when another process holds it or has just removed it."""
-    try:
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
-        return None
-    segment = Segment(path, fd)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not segment.unlinked:
-            return segment
-    except BlockingIOError:  # another process holds it
-        pass
-    except OSError:
-        segment.close()
-        raise
-    segment.close()
-    return None
+_open_private: Final = partial(os.open, mode=0o600)
 
 
 def encode_frame(message: TraceMessage) -> bytes:
@@ -166,6 +58,69 @@ def _decode_frame(frame: bytes) -> TraceMessage:
     )
 
 
+def _find_frames(data: bytes) -> Iterator[tuple[int, int, bool]]:
+    """Yield start, end and whether it waits of each frame up to the first that is torn or damaged."""
+    start = 0
+    while len(data) - start >= _FRAME.size:
+        state, _, keys_bytes, value_bytes, crc = _FRAME.unpack_from(data, start)
+        text = memoryview(data)[start + _FRAME.size :][: keys_bytes + value_bytes]
+        if len(text) < keys_bytes + value_bytes or zlib.crc32(text) != crc:
+            return
+        end = start + _FRAME.size + len(text)
+        yield start, end, state == 0
+        start = end
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A file of frames, locked until it is closed; ``sizes`` are those of the frames that wait, by offset."""
+
+    path: Path
+    file: FileIO
+    end: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    waiting_bytes: int = 0
+    torn_bytes: int = 0
+
+    @property
+    def is_unlinked(self) -> bool:
+        """Return whether the file was removed: no process could adopt what is written to it now."""
+        return os.fstat(self.file.fileno()).st_nlink == 0
+
+    def keep(self, start: int, end: int) -> None:
+        """Have the frame between these offsets wait; it is the last one."""
+        self.sizes[start] = end - start
+        self.waiting_bytes += end - start
+        self.end = end
+
+    def forget(self, offset: int) -> int:
+        """Stop waiting for the frame at ``offset``; return its size, 0 when it did not wait."""
+        size = self.sizes.pop(offset, 0)
+        self.waiting_bytes -= size
+        return size
+
+    def load(self) -> None:
+        """Find the frames that wait; the writer of a torn tail died before it confirmed what is there."""
+        data = self.file.readall()
+        for start, end, waits in _find_frames(data):
+            self.keep(start, end)
+            if not waits:
+                self.forget(start)
+        self.torn_bytes = len(data) - self.end
+
+
+def _open_segment(path: Path, mode: str) -> Segment | None:
+    """Return the segment, locked, or ``None`` when another process holds it or has just removed it."""
+    with suppress(FileNotFoundError, BlockingIOError), ExitStack() as opened:
+        segment = Segment(path, opened.enter_context(FileIO(path, mode, opener=_open_private)))
+        fcntl.flock(segment.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not segment.is_unlinked:
+            segment.load()
+            opened.pop_all()
+            return segment
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """One message as it lies in the spool."""
@@ -178,7 +133,7 @@ class Waiting:
 class Spool:
     """At most ``max_bytes`` of waiting messages below ``directory``; what does not fit is refused, the newest first.
 
-    Any thread may use it, one at a time. Disk errors are logged once; ``corrupt_bytes`` counts lost bytes.
+    One thread uses it at a time. Disk errors are logged once; ``corrupt_bytes`` counts lost bytes.
 
     Raises:
         UsageError: the directory cannot be written.
@@ -191,25 +146,20 @@ class Spool:
         self._number = 0
         self._logged: set[str] = set()
         self.corrupt_bytes = 0
-        self._begin()
+        self._segments: list[Segment] = []
+        self.after_fork()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
+            if not os.access(self._directory, os.W_OK | os.X_OK):
+                raise PermissionError("it cannot be written")
         except OSError as error:
             raise UsageError(f"the spool directory {self._directory} cannot be used: {error}") from error
-        if not os.access(self._directory, os.W_OK | os.X_OK):
-            raise UsageError(f"the spool directory {self._directory} cannot be used: it cannot be written")
         self.adopt()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._segments: list[Segment] = []
-        self._own: Segment | None = None
 
     @property
     def waiting(self) -> int:
         """How many messages wait."""
-        return sum(len(segment.frames) for segment in self._segments)
+        return sum(len(segment.sizes) for segment in self._segments)
 
     @property
     def waiting_bytes(self) -> int:
@@ -218,74 +168,72 @@ class Spool:
 
     def adopt(self) -> None:
         """Take over the segments that no process holds, oldest first; report and skip one that cannot be read."""
-        with self._in_use():
-            held = {segment.path for segment in self._segments}
-            with self._logging():
-                for path in sorted(set(self._directory.glob(f"*{_SUFFIX}")) - held, key=_age):
-                    self._adopt(path)
+        self._notice_fork()
+        held = {segment.path for segment in self._segments}
+        with self._logging():
+            for path in sorted(set(self._directory.glob(f"*{_SUFFIX}")) - held, key=_age):
+                with self._logging():
+                    segment = _open_segment(path, "r+b")
+                    if segment is not None:
+                        self.corrupt_bytes += segment.torn_bytes
+                        self._segments.append(segment)
+                        self._remove_if_empty(segment)
 
     def put(self, messages: Sequence[TraceMessage]) -> int:
         """Append ``messages`` in order and sync; return how many are safe: a full spool or disk refuses the rest."""
-        with self._in_use():
-            frames = self._encode_fitting(messages)
-            with self._logging():
-                return self._append(self._find_writable(sum(map(len, frames))), frames) if frames else 0
-            return 0
+        self._notice_fork()
+        frames = self._encode_fitting(messages)
+        with self._logging():
+            return self._append(self._find_writable(sum(map(len, frames))), frames) if frames else 0
+        return 0
 
     def oldest(self, count: int) -> list[Waiting]:
         """Return up to ``count`` of the messages that have waited longest; they stay until :meth:`ack`."""
-        with self._in_use():
-            return list(itertools.islice(self._read_waiting(), count))
+        self._notice_fork()
+        return list(itertools.islice(self._read_waiting(), count))
 
     def ack(self, delivered: Sequence[Waiting]) -> None:
         """Mark ``delivered`` on disk; a segment of which nothing waits any more is removed.
 
         What cannot be marked on disk now is forgotten here anyway: another process may send it once more.
         """
-        with self._in_use():
-            touched = dict.fromkeys(each.segment for each in delivered)
-            with self._logging():
-                for each in delivered:
-                    each.segment.mark(each.offset)
-                for segment in touched:
-                    if segment.frames:
-                        segment.sync()
-            for each in delivered:
-                each.segment.forget(each.offset)
+        self._notice_fork()
+        marked = [each for each in delivered if each.segment.forget(each.offset) and each.segment in self._segments]
+        touched = dict.fromkeys(each.segment for each in marked)
+        with self._logging():
+            for each in marked:
+                os.pwrite(each.segment.file.fileno(), _DELIVERED, each.offset)
             for segment in touched:
-                if not segment.frames and segment in self._segments:
-                    self._remove(segment)
+                if segment.sizes:
+                    os.fsync(segment.file.fileno())
+        for segment in touched:
+            self._remove_if_empty(segment)
 
     def close(self) -> None:
         """Close the segments: what waits is for another process."""
-        with self._in_use():
-            for segment in list(self._segments):
-                if not segment.frames:
-                    self._remove(segment)
-                    continue
-                with self._logging():  # a network file system may not tell
-                    if segment.unlinked:
-                        self.corrupt_bytes += segment.waiting_bytes
-                        self._report(
-                            f"another program removed a file; messages lost with it: {len(segment.frames)}: "
-                            f"exclude *{_SUFFIX} from its clean-up"
-                        )
-                segment.close()
-            self._segments, self._own = [], None
+        self._notice_fork()
+        for segment in list(self._segments):
+            self._remove_if_empty(segment)
+            with self._logging():  # a network file system may not tell
+                if segment.sizes and segment.is_unlinked:
+                    self.corrupt_bytes += segment.waiting_bytes
+                    self._report(
+                        f"another program removed a file; messages lost with it: {len(segment.sizes)}: "
+                        f"exclude *{_SUFFIX} from its clean-up"
+                    )
+        self.after_fork()
 
     def after_fork(self) -> None:
-        """In a child: the segments are the parent's, and so are their locks."""
-        inherited = self._segments
-        self._begin()
-        for segment in inherited:
-            segment.close()
+        """Hold no segment any more: in a child they are the parent's, and so are their locks."""
+        for segment in self._segments:
+            segment.file.close()
+        self._pid = os.getpid()
+        self._segments = []
+        self._own: Segment | None = None
 
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def _notice_fork(self) -> None:
         if self._pid != os.getpid():  # a fork that was not announced: two processes would write into one file
             self.after_fork()
-        with self._lock:
-            yield
 
     @contextmanager
     def _logging(self) -> Iterator[None]:
@@ -301,18 +249,23 @@ class Spool:
 
     def _append(self, segment: Segment, frames: Sequence[bytes]) -> int:
         """Append ``frames`` and sync; return how many are safe: none that the disk does not confirm."""
-        end, safe = segment.end, 0
+        fd, ends = segment.file.fileno(), [segment.end]
         with self._logging():
             for frame in frames:
-                segment.append(frame)
-                safe += 1
+                if os.pwrite(fd, frame, ends[-1]) != len(frame):
+                    raise OSError("no room for a whole message: free space there, or set another MQTRACE_SPOOL_DIR")
+                ends.append(ends[-1] + len(frame))
         try:
-            segment.sync()
+            if len(ends) <= len(frames):
+                os.ftruncate(fd, ends[-1])  # half a frame must not lie before the next
+            os.fsync(fd)
         except OSError:
             with self._logging():
-                segment.rewind(end)
+                os.ftruncate(fd, segment.end)
             raise
-        return safe
+        for start, end in itertools.pairwise(ends):
+            segment.keep(start, end)
+        return len(ends) - 1
 
     def _encode_fitting(self, messages: Sequence[TraceMessage]) -> list[bytes]:
         room = self._max_bytes - self.waiting_bytes
@@ -328,53 +281,40 @@ class Spool:
 
     def _read_waiting(self) -> Iterator[Waiting]:
         for segment in self._segments:
-            for offset in list(segment.frames):
-                message = segment.read(offset)
-                if message is None:  # the file was cut or damaged by another program
+            for offset, size in list(segment.sizes.items()):
+                frame = b""
+                with suppress(OSError):
+                    frame = os.pread(segment.file.fileno(), size, offset)
+                if len(frame) == size:
+                    yield Waiting(_decode_frame(frame), segment, offset)
+                else:  # the file was cut or damaged by another program
                     self.corrupt_bytes += segment.forget(offset)
-                else:
-                    yield Waiting(message, segment, offset)
 
     def _find_writable(self, size: int) -> Segment:
+        """Return the segment of this process that has room for ``size`` bytes; one larger than any has its own."""
         own = self._own
-        if own is None or own.unlinked or (own.end and own.end + size > _SEGMENT_BYTES):
-            own = self._own = self._create_segment()
-            self._segments.append(own)
-        return own
-
-    def _create_segment(self) -> Segment:
-        self._directory.mkdir(parents=True, exist_ok=True)  # another process may have removed it
-        while True:
+        if own is not None and not own.is_unlinked and (not own.end or own.end + size <= _SEGMENT_BYTES):
+            return own
+        created = None
+        while created is None:
+            self._directory.mkdir(parents=True, exist_ok=True)  # another process may have removed it
             # A container's process often has the name and number of the one before it, and its files are still here.
             self._number = max(self._number + 1, self._clock.wall_ns())
             name = f"spool-{socket.gethostname()}-{os.getpid()}-{self._number}{_SUFFIX}"
-            try:
-                segment = open_segment(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            except FileExistsError:
-                continue
-            if segment is not None:
-                with self._logging():  # some file systems cannot; the messages themselves are still synced
-                    _sync_directory(self._directory)
-                return segment
+            with suppress(FileExistsError):
+                created = _open_segment(self._directory / name, "x+b")
+        with self._logging():  # some file systems cannot; the messages themselves are still synced
+            _sync_directory(self._directory)
+        self._own = created
+        self._segments.append(created)
+        return created
 
-    def _adopt(self, path: Path) -> None:
-        with self._logging():
-            segment = open_segment(path, os.O_RDWR)
-            if segment is None:
-                return
-            try:
-                self.corrupt_bytes += segment.load()
-            except OSError:
-                segment.close()
-                raise
-            self._segments.append(segment)
-            if not segment.frames:
-                self._remove(segment)
-
-    def _remove(self, segment: Segment) -> None:
+    def _remove_if_empty(self, segment: Segment) -> None:
+        if segment.sizes:
+            return
         with self._logging():
             segment.path.unlink(missing_ok=True)  # before the lock goes with the descriptor
-        segment.close()
+        segment.file.close()
         self._segments.remove(segment)
         if segment is self._own:
             self._own = None
