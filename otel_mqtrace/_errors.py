@@ -19,6 +19,11 @@ def describe_write_fix(error: OSError, elsewhere: str) -> str:
     return f"free space, or {elsewhere}" if error.errno in NO_ROOM else elsewhere
 
 
+def describe_install(extras: str) -> str:
+    """Return the command that installs extras, also for who has a checkout and no package index with the package."""
+    return f"pip install 'otel-mqtrace[{extras}]', or '.[{extras}]' in a checkout"
+
+
 class MqTraceError(Exception):
     """Root of every exception raised on purpose; its text is one line that names the fix."""
 
@@ -31,7 +36,7 @@ class MissingExtraError(MqTraceError, ImportError):
     """A feature whose optional dependency is absent."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'")
+        super().__init__(f"{feature} needs the '{extra}' extra: {describe_install(extra)}")
         self.extra = extra
 
 

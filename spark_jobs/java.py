@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.storage import committed, javas
-from otel_mqtrace._errors import MqTraceError, PeerError
+from otel_mqtrace._errors import MqTraceError, PeerError, describe_install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -93,7 +93,7 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
             return JavaHome(_wrap(java, probed, cache_dir or _default_cache(env)), probed.major, source)
     seen = f" ({'; '.join(refused)})" if refused else ""
     raise PeerError(
-        f"no Java {MINIMUM_JAVA} or later for Spark{seen}: set JAVA_HOME to one, or pip install 'otel-mqtrace[jre]'",
+        f"no Java {MINIMUM_JAVA} or later for Spark{seen}: set JAVA_HOME to one, or {describe_install('jre')}",
     )
 
 

@@ -145,7 +145,8 @@ def decode_files(  # noqa: PLR0913 - the command's options
         print_records(items)
     else:
         _write(dump(item) for item in items)
-    code = tally.report("record or line", "records or lines", "bad")
+    source = "" if unread else " ".join(map(_shown, files or [_STDIN]))
+    code = tally.report("record or line", "records or lines", "bad", source=source)
     return _UNREADABLE if unread else code
 
 
@@ -172,7 +173,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     if tally.replaced:
         replacements = f"U+0001 and U+0002 by _, what {charset} cannot encode by ?"
         typer.echo(f"mqtrace: {plural(tally.replaced, 'character')} replaced: {replacements}", err=True)
-    return tally.report("record", "records", "refused")
+    return tally.report("record", "records", "refused", source=shown)
 
 
 def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
@@ -217,8 +218,13 @@ class _Tally:
         self.defects += 1
         self.first = self.first or reason
 
-    def report(self, noun: str, several: str, fate: str) -> int:
-        """Print to standard error how many of what passed are bad or refused, and return the exit code."""
+    def report(self, noun: str, several: str, fate: str, *, source: str) -> int:
+        """Print to standard error how many of what passed are bad or refused, and return the exit code.
+
+        ``source`` is named where nothing passed, unless it is empty: then a file could not be read.
+        """
+        if source and not self.passed:
+            typer.echo(f"mqtrace: nothing in {source}", err=True)
         if self.defects:
             verb = "is" if self.defects == 1 else "are"
             counted = f"{self.defects:,} of {plural(self.passed, noun, several)} {verb} {fate}"

@@ -214,7 +214,7 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes]:
 
 def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
     for ordinal, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not (line if ordinal > 1 else line.removeprefix(codecs.BOM_UTF8)).strip():
             continue
         content = parse(line)
         if content is not None:

@@ -267,6 +267,8 @@ AnyPath = Path | StorePath
 def as_path(place: str | AnyPath) -> AnyPath:
     """Return the path that a text names: a path, ``file:///PATH`` or the URL of a store; paths stay what they are.
 
+    Text of the form ``hdfs:/PATH`` means ``hdfs:///PATH``, as in Hadoop; a ``Path`` has lost a slash of its URL.
+
     Raises:
         UsageError: ``file://`` without a path, or a store without a name.
     """
@@ -277,6 +279,8 @@ def as_path(place: str | AnyPath) -> AnyPath:
     if found is None:
         return Path(place)
     after = text[len(found[1]) + 1 :]
+    if found[1] == "hdfs" and isinstance(place, str) and not after.startswith("//"):
+        after = f"//{after}"
     rest = after.lstrip("/")
     if found[1] == "file":
         if after == "//":

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
+from otel_mqtrace._errors import describe_install
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.clients.patching import INSTRUMENTATIONS
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
@@ -148,7 +149,7 @@ def _check_versions(checkup: Checkup) -> None:
             "client_missing",
             "no client that could be traced is installed",
             where="this environment",
-            fix="pip install 'otel-mqtrace[kafka]'",
+            fix=describe_install("kafka"),
         )
     if installed["confluent-kafka"]:
         _check_librdkafka(checkup)
@@ -239,7 +240,7 @@ def _check_exporters(checkup: Checkup, settings: Settings, environ: Mapping[str,
                 "exporter_broken",
                 f"the exporter {name!r} cannot be loaded: {error}",
                 where=f"entry point {known[name].value}",
-                fix="install what it lacks: pip install 'otel-mqtrace[kafka,otlp]'",
+                fix=f"install what it lacks: {describe_install('kafka,otlp')}",
             )
 
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import UsageError, describe_install
 from otel_mqtrace.doctor.checks import NO_PROPAGATOR
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY
 
@@ -114,14 +114,14 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]], command: Se
             "client_missing",
             "no client that could be traced is installed",
             where="the command",
-            fix="pip install 'otel-mqtrace[kafka]' into its environment",
+            fix=f"into its environment: {describe_install('kafka')}",
         )
     elif _INSTRUMENTED not in outcomes and checkup.healthy:
         checkup.error(
             "not_instrumented",
             "no client was instrumented",
             where="the command",
-            fix="pip install 'otel-mqtrace[kafka]' into its environment",
+            fix=f"into its environment: {describe_install('kafka')}",
         )
     return next((each["application_servers"] for each in reports if each["application_servers"]), None)
 

@@ -297,8 +297,8 @@ def test_raw_body_of_utf_16_may_begin_with_its_byte_order_mark(mqtrace):
 
 @pytest.mark.parametrize("command", [["decode"], ["decode", "--format", "table"], ["encode"]], ids=" ".join)
 @pytest.mark.parametrize("text", [b"", b"\n \n"])
-def test_empty_or_blank_input_is_no_error(mqtrace, command, text):
-    assert mqtrace(*command, stdin=text) == (0, b"", "")
+def test_empty_or_blank_input_is_named_and_no_error(mqtrace, command, text):
+    assert mqtrace(*command, stdin=text) == (0, b"", "mqtrace: nothing in standard input\n")
 
 
 def test_lines_behind_a_torn_one_or_a_mark_are_read_and_a_raw_body_may_quote_a_line(mqtrace):

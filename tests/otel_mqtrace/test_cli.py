@@ -14,7 +14,7 @@ from rich.console import Console
 
 from otel_mqtrace import cli
 from otel_mqtrace._command_tree import COMMAND_GROUP, run
-from otel_mqtrace._errors import MqTraceError, UsageError
+from otel_mqtrace._errors import MissingExtraError, MqTraceError, UsageError
 from tests.support.native_vectors import RECORDED
 from tests.support.programs import MQTRACE, run_program, run_python
 
@@ -262,7 +262,7 @@ def test_missing_typer_is_reported_with_the_extra(tmp_path):
     (tmp_path / "typer.py").write_text("raise ImportError('not installed')\n")
     done = run_program(*MQTRACE, "decode", env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2
-    assert done.stderr == "mqtrace: error: the mqtrace command needs the 'cli' extra: pip install 'otel-mqtrace[cli]'\n"
+    assert done.stderr == f"mqtrace: error: {MissingExtraError('the mqtrace command', 'cli')}\n"
 
 
 _FORWARD = ("forward", "--source", "kafka://127.0.0.1:1/trace", "--landing", "landing", "--once")
@@ -285,7 +285,7 @@ def test_command_without_its_extra_reports_it(tmp_path, module, arguments, extra
     (tmp_path / "body.bin").write_bytes(_ONE_SPAN if arguments[0] == "inspect" else b"")
     program, option, code = MQTRACE
     done = run_program(program, option, f"import sys; sys.modules[{module!r}] = None; {code}", *arguments, cwd=tmp_path)
-    message = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'"
+    message = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]', or '.[{extra}]' in a checkout"
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("mqtrace: error: ")
     assert done.stderr.endswith(f"{message}\n")

@@ -122,12 +122,12 @@ def test_first_messages_of_a_file_are_its_first(name, layout):
     assert [next(first).payload, next(first).payload] == [message.payload for message in whole[:2]]
 
 
-@pytest.mark.parametrize("pack", [bytes, zstandard.compress])
-def test_byte_order_mark_before_a_line_is_no_bad_piece(pack, written):
-    """Two marked files were joined; the first line of the second is two messages."""
+@pytest.mark.parametrize(("pack", "first"), [(bytes, codecs.BOM_UTF8 + b"\n"), (zstandard.compress, b"")])
+def test_byte_order_mark_before_a_line_is_no_bad_piece(pack, first, written):
+    """Two marked files were joined, perhaps behind a line of a mark alone; the second one's first is two messages."""
     once, *_ = read(OTLP / "layouts/traces.jsonl")
     marked = codecs.BOM_UTF8 + (OTLP / "layouts/traces.jsonl").read_bytes()
-    spans, bad, tails = read(written(pack(marked + marked.replace(b"\n", b"", 1))))
+    spans, bad, tails = read(written(pack(first + marked + marked.replace(b"\n", b"", 1))))
     assert (spans, bad, tails) == (once * 2, [], [])
 
 

@@ -118,7 +118,7 @@ def test_missing_client_is_reported_with_the_extra() -> None:
     code = "import sys; sys.modules['confluent_kafka'] = None; import otel_mqtrace.testing.embedded"
     done = run_python(code)
     assert done.returncode == 1
-    assert done.stderr.endswith("the embedded broker needs the 'kafka' extra: pip install 'otel-mqtrace[kafka]'\n")
+    assert done.stderr.endswith("'kafka' extra: pip install 'otel-mqtrace[kafka]', or '.[kafka]' in a checkout\n")
 
 
 def test_manual_clock_moves_by_advance_only():
