@@ -63,6 +63,7 @@ _NORMAL: Final = MessageType.NORMAL.value
 _HALF: Final = MessageType.TRANS_HALF.value
 _NO_HEADERS: Final[HeaderIndex] = {}
 _SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
+_BAGGAGE: Final = frozenset({"baggage"})
 _MAX_NAMES: Final = 1_024
 _get_propagator: Final = propagate.get_global_textmap
 _harmless: Final[set[str]] = set()
@@ -297,8 +298,10 @@ class SendHook(RecordingHook):
             sent = None
             if writes and pairs is not None:
                 carried = (span, current_ctx) if writes_trace else None
+                # baggage that came without a trace belongs to no earlier trace: it gives way to the context's alone
+                dropped = propagator.names - (frozenset() if earlier.is_valid else _BAGGAGE)
                 try:
-                    sent = self._headers(pairs, by_name, attributes, propagator, carried)
+                    sent = self._headers(pairs, by_name, attributes, propagator, carried, dropped)
                 except BaseException:  # noqa: BLE001 - the application's propagator: any failure
                     note_failure("SendHook.headers")
                     if self._names_messages and not header_text(by_name, semconv.HEADER_UNIQ_KEY):
@@ -431,18 +434,22 @@ class SendHook(RecordingHook):
             attributes[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
         return attributes
 
-    def _headers(
+    def _headers(  # noqa: PLR0913, PLR0917 - the message's, and what is written over them
         self,
         headers: list[Header],
         by_name: HeaderIndex,
         attributes: Attributes,
         propagator: PropagatorInForce,
         carried: tuple[Span, Context] | None,
+        dropped: frozenset[str],
     ) -> list[Header]:
-        """Return ``headers``, a copy, with what we add; ``carried`` is a span and its context, where they travel."""
+        """Return ``headers``, a copy, with what we add; ``carried`` is a span and its context, where they travel.
+
+        ``dropped`` are the headers, in lower case, that go with the span even where it writes none of that name.
+        """
         sent = headers
         if carried is not None:
-            sent = replace_headers(headers, propagator.headers_of(*carried), propagator.names)
+            sent = replace_headers(headers, propagator.headers_of(*carried), dropped)
         if self._names_messages:
             msg_id = str(attributes[semconv.MESSAGING_MESSAGE_ID])
             if not by_name or header_text(by_name, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name counts

@@ -5,8 +5,9 @@ from enum import Enum
 from unittest.mock import MagicMock, Mock
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import TracerProvider
@@ -16,6 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
+from otel_mqtrace.hooks.scope import BlockScope
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TransactionState
@@ -136,6 +138,19 @@ def test_keep_leaves_a_creation_context_as_it_is_and_links_to_it(sent, is_curren
     assert _names(call)[2:] == ["UNIQ_KEY"]
     assert (span.kind, span.parent and span.parent.span_id) == (SpanKind.CLIENT, SENDER if is_current else None)
     assert [link.context.span_id for link in span.links] == [SENDER]
+
+
+@pytest.mark.parametrize(
+    ("own", "current", "travels"),
+    [([], None, "mine=1"), ([], "7", "tenant=7"), ([TRACEPARENT], None, None)],
+    ids=["without a trace", "under other baggage", "of an earlier trace"],
+)
+def test_baggage_of_a_message_without_a_trace_gives_way_to_other_baggage_alone(sent, own, current, travels):
+    with BlockScope(baggage.set_baggage("tenant", current) if current else Context()):
+        call, _ = sent(headers=[*own, ("baggage", "mine=1"), ("tracestate", b"a=b")])
+    values = [value if isinstance(value, str) else value.decode() for name, value in call.headers if name == "baggage"]
+    assert values == ([travels] if travels else [])
+    assert sorted({*_names(call)} - {"baggage"}) == ["UNIQ_KEY", "traceparent"]
 
 
 @pytest.mark.parametrize("torn", [b"", b"00-0-0-00", b"\xff"])
