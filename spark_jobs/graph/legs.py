@@ -6,8 +6,9 @@ the topic of each leg, and how each message ended.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ from spark_jobs.columns import (
     mark,
     take_rows,
 )
-from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_equal
+from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_equal, least_text_per_group
 from spark_jobs.schemas import PREFIXES, bare
 from spark_jobs.taxonomy import Kind, Status
 
@@ -165,52 +166,37 @@ def _bare(resource: str) -> str | None:
     return bare(resource) or resource or None
 
 
-OWNERS: Final = pa.schema(
-    {"kind": _TEXT, "group": _TEXT, "least": _TEXT, "greatest": _TEXT, "naming": _LONG, "legs": _LONG}
-)
-"""How the legs of each kind and group name services: the least and the greatest name, how many legs name one, and how
-many legs there are."""
+Owners: TypeAlias = "dict[tuple[str, str], Counter[str | None]]"
+"""How many legs of each kind and group name each service, and how many name none."""
 
 
-def find_verdict_owners(verdicts: pa.Table) -> pa.Table:
+def find_verdict_owners(verdicts: pa.Table) -> Owners:
     """Return what ``find_owners`` does of the legs of ``VERDICT``, or of its kind, group and OTLP service."""
     columns = flatten_sides(verdicts)
     return find_owners(pa.table({"kind": columns["kind"], **_groups_and_services(columns)}))
 
 
-def find_owners(legs: pa.Table) -> pa.Table:
+def find_owners(legs: pa.Table) -> Owners:
     """Return how each kind and group of ``LEG`` names its services."""
-    named = (
-        legs.select(["kind", "group", "service"])
-        .combine_chunks()
-        .group_by(["kind", "group", "service"], use_threads=False)
-    )
-    counted: Any = named.aggregate([([], "count_all")])
-    kinds, groups, services = (counted[name].cast(_TEXT) for name in ("kind", "group", "service"))
-    legs_of = counted["count_all"]
-    naming = pc.if_else(services.is_valid(), legs_of, 0)
-    rows = pa.table([kinds, groups, services, services, naming, legs_of], schema=OWNERS)
-    return merge_owners([rows.filter(groups.is_valid())])
+    names = ["kind", "group", "service"]
+    counted = legs.select(names).combine_chunks().group_by(names, use_threads=False).aggregate([([], "count_all")])
+    found: Owners = {}
+    for row in counted.to_pylist():
+        if row["group"] is not None:
+            found.setdefault((row["kind"], row["group"]), Counter())[row["service"]] += row["count_all"]
+    return found
 
 
-def merge_owners(parts: Iterable[pa.Table]) -> pa.Table:
-    """Return the sum of parts that ``find_owners`` returned."""
-    rows = pa.concat_tables([OWNERS.empty_table(), *parts])
-    sums: Any = [("least", "min"), ("greatest", "max"), ("naming", "sum"), ("legs", "sum")]
-    found = rows.group_by(["kind", "group"], use_threads=False).aggregate(sums)
-    return found.select(["kind", "group", *("_".join(one) for one in sums)]).rename_columns(OWNERS.names)
-
-
-def choose_owners(found: pa.Table) -> dict[tuple[str, str], str]:
+def choose_owners(found: Owners) -> dict[tuple[str, str], str]:
     """Return the service of each ``(kind, group)`` of one service only, some of whose legs name none.
 
     Only the native side saw those legs: the one service that else uses their group is theirs.
     """
-    sole = [
-        (-row["naming"], (row["kind"], row["group"]), row["least"])
-        for row in found.to_pylist()
-        if row["least"] is not None and row["least"] == row["greatest"] and row["naming"] < row["legs"]
-    ]
+    sole = []
+    for key, legs_of in found.items():
+        services = [name for name in legs_of if name is not None]
+        if len(services) == 1 and None in legs_of:
+            sole.append((-legs_of[services[0]], key, services[0]))
     return {key: owner for _, key, owner in sorted(sole)[:_MOST_OWNERS]}
 
 
@@ -241,30 +227,7 @@ COUNTS: Final = (
 MEMBER: Final = ("kind", "party", "topic", "service", "group", "namespace")
 """Who and what the ends of an edge stand for; the first three identify the edge."""
 _REPLY_TOPIC: Final = "_REPLY_TOPIC"  # RocketMQ appends it to the cluster's name
-_PUBLISH, _CONSUME = Kind.PUBLISH.value, Kind.CONSUME.value
-_WORDS: Final = ("kind", "via", "namespace", "bare_topic", "group", "service")
 _LAST: Final = np.iinfo(np.int64).max
-
-
-class End(NamedTuple):
-    """The names that legs have in common.
-
-    ``party`` is the producer (its service, else its group) or the consumer group (else its service). ``folded`` is the
-    topic of a leg over a retry or dead-letter topic whose message's own topic is not known.
-    """
-
-    kind: str
-    via: str | None
-    namespace: str | None
-    bare_topic: str | None
-    group: str | None
-    service: str | None
-    party: str | None
-
-    @property
-    def folded(self) -> str | None:
-        """The name of a retry or dead-letter topic without its namespace."""
-        return None if self.via is None or self.bare_topic is None else f"%{self.via}%{self.bare_topic}"
 
 
 def follow(
@@ -278,162 +241,123 @@ def follow(
     Deliveries before ``opening_ms`` may be of messages sent before the data begins; what was sent or delivered after
     ``horizon_ms`` may still be completed; ``None``: none is judged.
     """
-    given = _Given(legs, owned)
-    messages = _Messages(given)
-    rows = np.flatnonzero(given.is_publish | given.is_consume)
-    message, end = given.message[rows], given.end[rows]
-    topic = np.where(given.is_via[rows], messages.topic[message], given.bare_topics[end])
-    topic = np.where(topic == _LAST, given.folded[end], topic)
-    is_first = _is_first(given, rows, topic)
-    is_publish = given.is_publish[rows]
-    fate, origin = np.full(len(rows), -1), np.full(len(rows), -1)
-    sends, deliveries = np.flatnonzero(is_first & is_publish), np.flatnonzero(is_first & ~is_publish)
-    is_reply = np.array([name.endswith(_REPLY_TOPIC) for name in given.topics] + [False])
-    fate[sends] = _find_fates(given, messages, rows[sends], is_reply[topic[sends]], horizon_ms)
-    origin[deliveries] = _find_origins(given, messages, rows[deliveries], opening_ms, horizon_ms)
-    inside = np.flatnonzero(given.inside[rows])
-    names = [name for name in MEMBER if name != "topic"]
-    words = {name: pa.array([getattr(one, name) for one in given.ends], _TEXT) for name in names}
-    found = {name: take_rows(column, end[inside]) for name, column in words.items()}
-    found["topic"] = take_rows(pa.array(given.topics, _TEXT), topic[inside])
-    flags = _count_flags(given, rows[inside], is_first[inside])
-    flags |= {f"fate_{name}": fate[inside] == place for place, name in enumerate(FATES)}
-    flags |= {f"origin_{name}": origin[inside] == place for place, name in enumerate(ORIGINS)}
-    numbers: Any = legs.select(NUMBERS).take(as_rows(rows[inside]))
-    found |= {name: pa.array(flags[name]) for name in COUNTS} | {name: numbers[name] for name in NUMBERS}
-    return pa.table(found)
+    given = _Legs(legs, owned)
+    is_first = given.find_first()
+    fate = np.where(is_first & given.is_publish, given.find_fates(horizon_ms), -1)
+    origin = np.where(is_first & given.is_consume, given.find_origins(opening_ms, horizon_ms), -1)
+    flags = given.find_flags(is_first)
+    flags |= {f"fate_{name}": fate == place for place, name in enumerate(FATES)}
+    flags |= {f"origin_{name}": origin == place for place, name in enumerate(ORIGINS)}
+    columns = {**given.names, **{name: pa.array(flags[name]) for name in COUNTS}, **given.numbers}
+    return pa.table(columns).filter(pa.array(given.inside & (given.is_publish | given.is_consume)))
 
 
-def _count_flags(given: _Given, rows: Ints, is_first: Mask) -> dict[str, Mask]:
-    """Return what is counted of each leg; one whose message was sent or delivered there before is ``again``."""
-    found: dict[str, Mask] = {
-        "legs": np.ones(len(rows), bool),
-        "messages": is_first,
-        "failures": (given.has_outcome & ~given.is_accepted)[rows],
-        "outcome_unknown": ~given.has_outcome[rows],
-        "again": (~is_first & given.identified[rows]) | (given.retries[rows] > 0),
-        "open": given.is_open[rows],
-        "native": given.on_native[rows],
-        "otlp": given.on_otlp[rows],
-    }
-    return found | {f"via_{word.lower()}": is_equal(given.via, word)[rows] for word in ("RETRY", "DLQ")}
-
-
-class _Given:
-    """The columns of legs as arrays; what is only about words is found once per distinct combination of them."""
+class _Legs:
+    """All legs of some messages; ``names`` are the columns of ``MEMBER``, ``numbers`` those of ``NUMBERS``."""
 
     def __init__(self, legs: pa.Table, owned: Mapping[tuple[str, str], str]) -> None:
-        columns: dict[str, Any] = {name: legs[name].combine_chunks() for name in legs.column_names}
-        self.ends, self.end = apply_to_distinct(partial(_make_end, owned), *(columns[name] for name in _WORDS))
-        self.topics = _distinct(name for end in self.ends for name in (end.bare_topic, end.folded))
-        self.parties = _distinct(end.party for end in self.ends)
-        self.bare_topics = _places((end.bare_topic for end in self.ends), self.topics)
-        self.folded = _places((end.folded for end in self.ends), self.topics)
-        self.party = _places((end.party for end in self.ends), self.parties)
-        kinds = (_PUBLISH, _CONSUME, Kind.RECALL.value)
-        self.is_publish, self.is_consume, self.is_recall = (is_equal(columns["kind"], kind) for kind in kinds)
-        self.via, self.is_via = columns["via"], is_known(columns["via"])
-        messages = encode(columns["message"])
-        self.message, self.messages = messages.values, messages.room
-        self.identified, self.inside = is_true(columns["identified"]), is_true(columns["inside"])
-        self.event = NullableInts.of(columns["event_ms"])
-        self.retries = NullableInts.of(columns["retry_times"]).filled(0)
-        self.has_outcome = is_known(columns["success"])
-        self.is_accepted = ~self.has_outcome | is_true(columns["success"])
-        self.is_open = is_known(columns["finished"]) & ~is_true(columns["finished"])
-        self.on_native, self.on_otlp = is_true(columns["on_native"]), is_true(columns["on_otlp"])
-        self.types, self.states = columns["msg_type"], columns["transaction_state"]
+        self._columns: dict[str, Any] = {name: legs[name].combine_chunks() for name in legs.column_names}
+        self.is_publish, self.is_consume = (self._is("kind", kind.value) for kind in (Kind.PUBLISH, Kind.CONSUME))
+        self.inside, self._is_identified = (is_true(self._columns[name]) for name in ("inside", "identified"))
+        self._is_via = is_known(self._columns["via"])
+        self._messages = encode(self._columns["message"])
+        self._event = NullableInts.of(self._columns["event_ms"])
+        self._retries = NullableInts.of(self._columns["retry_times"]).filled(0)
+        self._has_outcome = is_known(self._columns["success"])
+        self._is_failed = self._has_outcome & ~is_true(self._columns["success"])
+        self.numbers = {name: self._columns[name] for name in NUMBERS}
+        self.names = self._find_names(owned)
+
+    def _is(self, name: str, word: str) -> Mask:
+        return is_equal(self._columns[name], word)
+
+    def _has_any(self, holds: Mask) -> Mask:
+        """Return which legs are of a message of which a condition holds for any leg."""
+        message = self._messages.values
+        return mark(self._messages.room, message[holds])[message]
+
+    def _find_names(self, owned: Mapping[tuple[str, str], str]) -> dict[str, Column]:
+        words = (self._columns[name] for name in ("kind", "group", "service", "via", "bare_topic"))
+        named, like = apply_to_distinct(partial(_name_ends, owned), *words)
+        party, service, folded = (
+            pa.array([names[at] for names in named], _TEXT).take(as_rows(like)) for at in range(3)
+        )
+        message, bare_topic = self._messages.values, self._columns["bare_topic"].cast(_TEXT)
+        sends = np.flatnonzero(self.is_publish & ~self._is_via)
+        sent_to = least_text_per_group(message[sends], self._messages.room, take_rows(bare_topic, sends))
+        topic = pc.if_else(pa.array(self._is_via), take_rows(sent_to, message), bare_topic)
+        kind, group, namespace = (self._columns[name].cast(_TEXT) for name in ("kind", "group", "namespace"))
+        names = (kind, party, pc.coalesce(topic, folded), service, group, namespace)
+        return dict(zip(MEMBER, names, strict=True))
+
+    def find_first(self) -> Mask:
+        """Return which legs represent their message: the best, earliest one in the window of each topic and party."""
+        codes = (self._messages, *(encode(self.names[name]) for name in ("kind", "party", "topic")))
+        examples, group = find_groups(join_codes(*((one.values, one.room) for one in codes)))
+        is_first = mark(len(group), examples)
+        several = np.flatnonzero((np.bincount(group) > 1)[group])
+        if len(several):
+            rank = (self._retries, self._event.filled(_LAST), self._is_via, ~self.inside, group)
+            order = several[np.lexsort([each[several] for each in rank])]
+            is_first[several] = False
+            is_first[order[begins_run(group[order])]] = True
+        return is_first & ~(self.is_publish & self._is_via)
+
+    def find_flags(self, is_first: Mask) -> dict[str, Mask]:
+        """Return what is counted of each leg; one whose message was sent or delivered there before is ``again``."""
+        finished = self._columns["finished"]
+        return {
+            "legs": np.ones(len(is_first), bool),
+            "messages": is_first,
+            "failures": self._is_failed,
+            "outcome_unknown": ~self._has_outcome,
+            "again": (~is_first & self._is_identified) | (self._retries > 0),
+            "via_retry": self._is("via", "RETRY"),
+            "via_dlq": self._is("via", "DLQ"),
+            "open": is_known(finished) & ~is_true(finished),
+            **{side: is_true(self._columns[f"on_{side}"]) for side in ("native", "otlp")},
+        }
+
+    def find_fates(self, horizon_ms: int | None) -> Ints:
+        """Return the place in ``FATES`` of the message of each leg."""
+        is_open = ~self._has_any(self._is("transaction_state", TransactionState.COMMIT_MESSAGE.value))
+        rolled_back = self._is("transaction_state", TransactionState.ROLLBACK_MESSAGE.value)
+        holds = {
+            "consumed": self._has_any(self.is_consume),
+            "failed": ~self._has_any(self.is_publish & ~self._is_failed),
+            "rolled_back": self._has_any(rolled_back) & is_open,
+            "uncommitted": self._has_any(self._is("msg_type", MessageType.TRANS_HALF.value)) & is_open,
+            "recalled": self._has_any(self._is("kind", Kind.RECALL.value)),
+            "reply": is_true(pc.ends_with(self.names["topic"], _REPLY_TOPIC)),
+            "unidentified": ~self._is_identified,
+            "pending": ~self._is_before(horizon_ms),
+            "delayed": self._has_any(self._is("msg_type", MessageType.DELAY.value)),
+        }
+        return np.select([holds[name] for name in FATES[:-1]], list(range(len(holds))), len(holds))
+
+    def find_origins(self, opening_ms: int | None, horizon_ms: int | None) -> Ints:
+        """Return the place in ``ORIGINS`` of the message of each leg."""
+        is_judged = self._is_before(horizon_ms)
+        is_judged &= opening_ms is not None and self._event.exceeds(opening_ms - 1)
+        holds = {
+            "published": self._has_any(self.is_publish),
+            "unidentified": ~self._is_identified,
+            "unjudged": ~is_judged,
+        }
+        return np.select([holds[name] for name in ORIGINS[:-1]], list(range(len(holds))), len(holds))
+
+    def _is_before(self, horizon_ms: int | None) -> Mask:
+        is_before: Mask = self._event.known & (horizon_ms is not None) & (self._event.values <= (horizon_ms or 0))
+        return is_before
 
 
-def _make_end(owned: Mapping[tuple[str, str], str], *words: Any) -> End:
-    kind, via, namespace, bare_topic, group, service = words
+def _name_ends(owned: Mapping[tuple[str, str], str], *words: Any) -> tuple[str | None, ...]:
+    """Return the party of a leg, its service, and the name of a retry or dead-letter topic without its namespace.
+
+    The party is the producer (its service, else its group) or the consumer group (else its service).
+    """
+    kind, group, service, via, bare_topic = words
     service = owned.get((kind, group)) if service is None else service
-    best, other = (service, group) if kind == _PUBLISH else (group, service)
-    return End(kind, via, namespace, bare_topic, group, service, other if best is None else best)
-
-
-def _distinct(names: Iterable[str | None]) -> list[str]:
-    return sorted({name for name in names if name is not None})
-
-
-def _places(names: Iterable[str | None], among: list[str]) -> Ints:
-    """Return the place of each name, -1 for none."""
-    places: dict[str | None, int] = {name: at for at, name in enumerate(among)}
-    return np.array([places.get(name, -1) for name in names], np.int64)
-
-
-class _Messages:
-    """Facts from all legs of a message; arrays by message."""
-
-    def __init__(self, given: _Given) -> None:
-        self._given = given
-        rows = np.flatnonzero(given.is_publish & ~given.is_via & (given.bare_topics >= 0)[given.end])
-        self.topic = np.full(given.messages, _LAST)  # the least known one of its direct sends
-        np.minimum.at(self.topic, given.message[rows], given.bare_topics[given.end[rows]])
-        self.is_published = self._any(given.is_publish)
-        self.is_accepted = self._any(given.is_publish & given.is_accepted)
-        self.is_consumed = self._any(given.is_consume)
-        self.is_recalled = self._any(given.is_recall)
-        self.is_half = self._any(is_equal(given.types, MessageType.TRANS_HALF.value))
-        self.is_delayed = self._any(is_equal(given.types, MessageType.DELAY.value))
-        self.is_committed = self._any(is_equal(given.states, TransactionState.COMMIT_MESSAGE.value))
-        self.is_rolled_back = self._any(is_equal(given.states, TransactionState.ROLLBACK_MESSAGE.value))
-
-    def _any(self, holds: Mask) -> Mask:
-        return mark(self._given.messages, self._given.message[holds])
-
-
-def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:
-    """Return which legs represent their message: the best, earliest one in the window of each topic and party."""
-    whose, is_publish = given.party[given.end[rows]], given.is_publish[rows]
-    parts = ((given.message[rows], given.messages), (is_publish.astype(np.int64), 2))
-    names = ((whose + 1, len(given.parties) + 1), (topic + 1, len(given.topics) + 1))
-    examples, group = find_groups(join_codes(*parts, *names))
-    is_first = mark(len(rows), examples)
-    several = np.flatnonzero((np.bincount(group, minlength=len(examples)) > 1)[group])
-    if len(several):
-        chosen, groups = rows[several], group[several]
-        event = given.event.filled(_LAST)[chosen]
-        order = np.lexsort((given.retries[chosen], event, given.is_via[chosen], ~given.inside[chosen], groups))
-        is_first[several] = False
-        is_first[several[order[begins_run(groups[order])]]] = True
-    return is_first & ~(is_publish & given.is_via[rows])
-
-
-def _find_fates(given: _Given, messages: _Messages, rows: Ints, is_reply: Mask, horizon_ms: int | None) -> Ints:
-    """Return the place in ``FATES`` of each of these first sends."""
-    message = given.message[rows]
-    is_open = ~messages.is_committed[message]
-    holds = {
-        "consumed": messages.is_consumed[message],
-        "failed": ~messages.is_accepted[message],
-        "rolled_back": messages.is_rolled_back[message] & is_open,
-        "uncommitted": messages.is_half[message] & is_open,
-        "recalled": messages.is_recalled[message],
-        "reply": is_reply,
-        "unidentified": ~given.identified[rows],
-        "pending": ~_is_before(given, rows, horizon_ms),
-        "delayed": messages.is_delayed[message],
-    }
-    return np.select([holds[name] for name in FATES[:-1]], list(range(len(holds))), len(holds))
-
-
-def _find_origins(
-    given: _Given, messages: _Messages, rows: Ints, opening_ms: int | None, horizon_ms: int | None
-) -> Ints:
-    """Return the place in ``ORIGINS`` of each of these first deliveries."""
-    event = given.event.take(rows)
-    is_after = event.known & (event.values >= opening_ms) if opening_ms is not None else np.zeros(len(rows), bool)
-    holds = {
-        "published": messages.is_published[given.message[rows]],
-        "unidentified": ~given.identified[rows],
-        "unjudged": ~is_after | ~_is_before(given, rows, horizon_ms),
-    }
-    return np.select([holds[name] for name in ORIGINS[:-1]], list(range(len(holds))), len(holds))
-
-
-def _is_before(given: _Given, rows: Ints, horizon_ms: int | None) -> Mask:
-    if horizon_ms is None:
-        return np.zeros(len(rows), bool)
-    event = given.event.take(rows)
-    return event.known & (event.values <= horizon_ms)
+    best, other = (service, group) if kind == Kind.PUBLISH.value else (group, service)
+    folded = None if via is None or bare_topic is None else f"%{via}%{bare_topic}"
+    return other if best is None else best, service, folded

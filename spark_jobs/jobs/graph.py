@@ -5,7 +5,7 @@ Memory is bounded by the number of distinct edges, not by traces or messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from bridge.storage import committed, hold, make_directory, open_parquet
 from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
-from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
+from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs
 from spark_jobs.jobs.naming import tie_spans, with_message_ids
 from spark_jobs.jobs.options import build_policy, check_places, no_progress
 from spark_jobs.jobs.reading import read_sides
@@ -33,9 +33,8 @@ from spark_jobs.sums import sum_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow as pa
-
     from spark_jobs.exchange.engine import Engine
+    from spark_jobs.graph.legs import Owners
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.judging.facts import Facts
@@ -114,12 +113,12 @@ def _draw(
     make_directory(f"{work}/legs")
     pieces = pieces_of([*native.files, *spans])
     buckets, tasks = count_buckets(pieces, engine.parallelism), group_pieces(pieces, engine.parallelism)
-    legs = engine.exchange(partial(pack_pieces, buckets), tasks, partial(_judge_legs, plan, f"{work}/legs"), buckets)
+    answers = engine.exchange(partial(pack_pieces, buckets), tasks, partial(_judge_legs, plan, f"{work}/legs"), buckets)
+    legs = sum_of(_Legs, answers)
     progress("adding up")
     given = tuple(name for name, side in (("native", native), ("otlp", otlp)) if side.sources)
     judged = find_judged_span(known.first_ms, _settled_ms(known, policy, given), policy.grace_ms)
-    owned = choose_owners(merge_owners(one.owners for one in legs))
-    parts = engine.map(partial(_part_of, owned, judged), sorted(one.path for one in legs))
+    parts = engine.map(partial(_part_of, choose_owners(legs.owners), judged), sorted(legs.files))
     return build_graph(sum_of(GraphPart, parts), sides=given, judged=judged)
 
 
@@ -132,10 +131,10 @@ def _settled_ms(known: Facts, policy: Policy, given: tuple[str, ...]) -> int | N
 
 @dataclass(frozen=True, slots=True)
 class _Legs:
-    """A file of ``LEG``, all legs of each message that has any, and how its groups name their services."""
+    """Files of ``LEG``, all legs of a message in one of them, and how their groups name their services."""
 
-    path: str
-    owners: pa.Table
+    files: tuple[str, ...] = ()
+    owners: Owners = field(default_factory=dict)
 
 
 def _judge_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes]) -> _Legs:
@@ -146,7 +145,7 @@ def _judge_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes])
             legs = make_legs(judged.verdicts)
             owners.append(find_owners(legs))
             file.write_table(legs)
-    return _Legs(path, merge_owners(owners))
+    return _Legs((path,), sum_of(dict, owners))
 
 
 def _part_of(owned: Mapping[tuple[str, str], str], judged: tuple[int | None, int | None], path: str) -> GraphPart:

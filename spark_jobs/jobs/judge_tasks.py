@@ -17,7 +17,7 @@ from spark_jobs.exchange.engine import merge_along, release_memory
 from spark_jobs.exchange.packing import REPEATED, make_blob, open_bucket, pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
-from spark_jobs.graph.legs import OWNERS, find_verdict_owners, merge_owners
+from spark_jobs.graph.legs import find_verdict_owners
 from spark_jobs.history.carried import CarriedPositions, drop_read_again
 from spark_jobs.history.lifecycle import (
     CLOSED,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spark_jobs.exchange.packing import Piece
+    from spark_jobs.graph.legs import Owners
     from spark_jobs.history.lifecycle import Runs
     from spark_jobs.judging.counts import CountPlan
     from spark_jobs.judging.evidence import Differing, Hosts
@@ -114,7 +115,7 @@ class Judged:
     durations: Durations = field(default_factory=Durations)
     settled: Settled = field(default_factory=Settled)
     residue: Mapping[int, bytes] = field(default_factory=dict)
-    owners: pa.Table = field(default_factory=OWNERS.empty_table, metadata=by(merge_owners))
+    owners: Owners = field(default_factory=dict)
 
 
 def pack_events(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph
-from spark_jobs.graph.legs import LEG, choose_owners, find_owners, merge_owners
+from spark_jobs.graph.legs import LEG, choose_owners, find_owners
 from spark_jobs.sums import sum_of
 
 OPENING_MS, HORIZON_MS = 1_000, 9_000
@@ -35,7 +35,7 @@ def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS,
     numbers = {message: at for at, message in enumerate(dict.fromkeys(one["message"] for one in legs))}
     some = [[one for one in legs if numbers[one["message"]] % parts == part] for part in range(parts)]
     tables = [pa.Table.from_pylist(rows, schema=LEG) for rows in some]
-    owned = choose_owners(merge_owners(map(find_owners, tables)))
+    owned = choose_owners(sum_of(dict, map(find_owners, tables)))
     return sum_of(GraphPart, (add_up(table, owned, judged) for table in tables))
 
 

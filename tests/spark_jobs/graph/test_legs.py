@@ -9,6 +9,7 @@ from pyarrow import parquet
 from spark_jobs.graph import legs as graph_legs
 from spark_jobs.graph.edges import find_judged_span
 from spark_jobs.schemas import VERDICT
+from spark_jobs.sums import sum_of
 
 
 def verdict(kind: str = "consume", **fields: Any) -> dict[str, Any]:
@@ -93,9 +94,8 @@ def test_group_belongs_to_the_only_service_of_its_legs():
         graph_legs.make_legs(verdicts(*rows))
         for rows in (named, [*others, verdict(group="C", otlp={"service": "bank"})])
     )
-    assert graph_legs.choose_owners(
-        graph_legs.merge_owners([graph_legs.find_owners(one), graph_legs.find_owners(other)])
-    ) == {("consume", "A"): "shop"}
+    owners = sum_of(dict, [graph_legs.find_owners(one), graph_legs.find_owners(other)])
+    assert graph_legs.choose_owners(owners) == {("consume", "A"): "shop"}
 
 
 def test_owners_of_verdicts_are_those_of_their_legs():
