@@ -7,13 +7,14 @@ Facts from ``MQClientAPIImpl`` and the broker's processors of apache/rocketmq; t
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock, compute_deadline
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock, compute_deadline, seconds_until
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.rocketmq.commands import (
@@ -35,7 +36,7 @@ from otel_mqtrace.rocketmq.commands import (
     read_route,
     sign,
 )
-from otel_mqtrace.rocketmq.connections import Connections, Posted, SilentError, read_addresses
+from otel_mqtrace.rocketmq.connections import Connection, SilentError, read_addresses
 from otel_mqtrace.rocketmq.messages import compress_body, decode_messages, encode_properties
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ _PULLED_AT_ONCE: Final = 32
 _SUSPEND, _SUBSCRIPTION = 2, 4  # bits of a pull's sysFlag; without the second a group would have to be online
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 _ROUTE_NS: Final = 30_000_000_000  # as long as Java's clients trust one
-_CONNECT_TIMEOUT_MS: Final = 3_000
+_CONNECT_TIMEOUT_S: Final = 3.0  # leaves time for the next server
+_Posted = tuple[Connection, int]
+"""A request on its way: its connection, and its number there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,9 @@ class RemotingClient:
         self._sign: Callable[[Command], Command] = lambda command: sign(command, credentials)
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
-        self._connections = Connections(connect_timeout_ms=min(timeout_ms, _CONNECT_TIMEOUT_MS), clock=self._clock)
+        self._connections: dict[str, Connection] = {}
+        self._process = os.getpid()
+        self._closed = False
         self._routes: dict[str, tuple[int, TopicRoute]] = {}
 
     # -- topics ------------------------------------------------------------------------------------------------------
@@ -364,11 +369,15 @@ class RemotingClient:
 
     def interrupt(self) -> None:
         """From any thread: refuse more, and end what waits; who uses the client still has to :meth:`close` it."""
-        self._connections.interrupt()
+        self._closed = True
+        for connection in list(self._connections.values()):
+            connection.wake()
 
     def close(self) -> None:
-        """Close every connection."""
-        self._connections.close()
+        """Close every connection, and refuse more."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.shut()
 
     def route(self, topic: str, deadline: MonotonicNs | None = None) -> TopicRoute:
         """Return where the queues of ``topic`` are, at most 30 s old.
@@ -409,30 +418,53 @@ class RemotingClient:
         posted = [self._post(request, 0, give_up) for request in requests]
         return [self._await_answer(request, way, give_up) for request, way in zip(requests, posted, strict=True)]
 
-    def _await_answer(self, request: Request, posted: Posted | PeerError, deadline: MonotonicNs) -> Command | PeerError:
+    def _await_answer(
+        self, request: Request, posted: _Posted | PeerError, deadline: MonotonicNs
+    ) -> Command | PeerError:
         """Wait for one answer; a server that is silent for its share of the time gives its place to the next."""
         left = len(request.addresses)
         while True:
             if not isinstance(posted, PeerError):
                 try:
-                    answer = self._connections.answer(posted, self._divide_time(deadline, left))
+                    connection, number = posted
+                    answer = connection.answer(number, self._divide_time(deadline, left))
                 except (SilentError, ProtocolError) as error:
                     posted = error
                 else:
                     is_accepted = answer.code in request.accepted
-                    return answer if is_accepted else RefusedError(posted.address, answer, request.doing)
+                    return answer if is_accepted else RefusedError(connection.address, answer, request.doing)
             left -= 1
             if left <= 0:
                 return posted
             posted = self._post(request, len(request.addresses) - left, deadline)
 
-    def _post(self, request: Request, position: int, deadline: MonotonicNs) -> Posted | PeerError:
+    def _post(self, request: Request, position: int, deadline: MonotonicNs) -> _Posted | PeerError:
         if not request.addresses:
             return SilentError(f"{request.doing} needs a master, and it is away")
         try:
-            return self._connections.post(request.addresses[position], self._sign(request.command), deadline)
+            connection = self._connect(request.addresses[position], deadline)
+            return connection, connection.post(self._sign(request.command), seconds_until(self._clock, deadline))
         except SilentError as error:
             return error
+
+    def _connect(self, address: str, deadline: MonotonicNs) -> Connection:
+        """Return a connection, a new one where there is none or the last one broke; raise ``SilentError``."""
+        if self._process != os.getpid():  # the sockets are the parent's, too
+            for inherited in self._connections.values():
+                inherited.leave()
+            self._connections, self._process = {}, os.getpid()
+        if self._closed:
+            raise SilentError("the connections were closed")
+        known = self._connections.get(address)
+        if known is not None and known.is_open():
+            return known
+        left_s = min(seconds_until(self._clock, deadline), self._timeout_ms / 1e3, _CONNECT_TIMEOUT_S)
+        if left_s <= 0:
+            raise SilentError(f"{address} was not reached in time")
+        connection = self._connections[address] = Connection(address, left_s, self._clock)
+        if self._closed:  # meanwhile, and the others only were woken
+            connection.wake()
+        return connection
 
     def _call_name_server(self, command: Command, doing: str, deadline: MonotonicNs | None) -> Command:
         """Return the answer of the first name server that gives one, and begin with that one the next time."""
