@@ -148,11 +148,13 @@ def check_stores(given: Mapping[str, Collection[object]]) -> None:
     """Open each store that may need Hadoop. ``given`` maps an option to its sources or directories, or ``None``.
 
     Raises:
-        UsageError: it is misspelt, or Hadoop cannot open it; the message names the known kinds.
+        UsageError: it is empty or misspelt, or Hadoop cannot open it; the message names the known kinds.
     """
     for option, values in given.items():
         for value in values:
             text = str(value)
+            if not text.strip():
+                raise UsageError(f"{option} is empty: name a file, a directory or a topic")
             scheme, colon, rest = text.partition("://")
             if value is None or not colon or scheme == "file" or scheme in _KINDS:
                 continue

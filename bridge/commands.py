@@ -11,6 +11,7 @@ import typer
 from bridge.addresses import Kind, orphaned_parts, parse_address
 from bridge.codec.framing import Framing, MessageTypeMap
 from bridge.page.wording import visible
+from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,8 +22,19 @@ def option(panel: str, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
+def parse_charset(text: str) -> str:
+    """Return the charset that ``--charset`` names; raise ``UsageError`` for an unknown one."""
+    from otel_mqtrace.wire.native.decode import check_charset  # noqa: PLC0415  only when a command is called
+
+    try:
+        check_charset(text)
+    except UsageError as error:
+        raise UsageError(f"--charset: {error}") from error
+    return text
+
+
 TypeMap = Annotated[MessageTypeMap, option("Input", "Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")]
-Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", metavar="NAME")]
+Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", parser=parse_charset, metavar="NAME")]
 LONGEST_TIMEOUT_MS: Final = 24 * 60 * 60 * 1_000
 TimeoutMs = Annotated[
     float, option("Input", "How long one answer of a broker may take.", metavar="MS", min=1, max=LONGEST_TIMEOUT_MS)
@@ -109,7 +121,9 @@ def encode(
     framing: Annotated[
         OutputFraming, typer.Option(help="The bodies as they are, or a JSON line with body_base64 and keys for each.")
     ] = OutputFraming.RAW,
-    charset: Annotated[str, typer.Option(help="The charset to write, such as gbk.", metavar="NAME")] = "utf-8",
+    charset: Annotated[
+        str, typer.Option(help="The charset to write, such as gbk.", parser=parse_charset, metavar="NAME")
+    ] = "utf-8",
 ) -> int:
     """Write native trace bodies from the JSON that decode prints.
 

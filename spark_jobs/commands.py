@@ -24,7 +24,7 @@ from bridge.addresses import (
     parse_duration_ms,
     parse_instant_ms,
 )
-from bridge.commands import option, warn_of_orphans
+from bridge.commands import option, parse_charset, warn_of_orphans
 from bridge.page.wording import listed, plural, visible
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
@@ -48,7 +48,8 @@ _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
 def repeat_options(arguments: Iterable[str]) -> list[str]:
     """Repeat an option before each of its values: ``--native a b`` becomes ``--native a --native b``.
 
-    A shell expands ``--native landing/*.jsonl`` into many words; an option parser gives the option one of them.
+    A shell expands ``--native landing/*.jsonl`` into many words; an option parser gives the option one of them. Raises
+    ``UsageError`` for an empty one: a variable that is not set.
     """
     repeated: list[str] = []
     current, fresh = None, False
@@ -56,12 +57,12 @@ def repeat_options(arguments: Iterable[str]) -> list[str]:
         if word.startswith("-") and word != "-":
             name, assigned, _ = word.partition("=")
             current, fresh = (name if name in _SOURCES else None), not assigned
-            repeated.append(word)
-            continue
-        if current is not None and not fresh:
-            repeated.append(current)
+        else:
+            repeated += [current] if current is not None and not fresh else []
+            fresh = False
+        if current is not None and not word.removeprefix(f"{current}=").strip():
+            raise UsageError(f"{current} is empty: name a file or a directory, or leave it out")
         repeated.append(word)
-        fresh = False
     return repeated
 
 
@@ -185,7 +186,13 @@ Conf = Annotated[
 MsgTypeMap = Annotated[str, option("Input", "Ordinals of message types.", metavar="a|b")]
 OtlpFormat = Annotated[str | None, option("Input", "Layout of the spans in place of detection.", metavar="NAME")]
 Charset = Annotated[
-    str, option("Input", "Charset of native bodies; RocketMQ 4.x writes that of its JVM.", metavar="NAME")
+    str,
+    option(
+        "Input",
+        "Charset of native bodies; RocketMQ 4.x writes that of its JVM.",
+        parser=parse_charset,
+        metavar="NAME",
+    ),
 ]
 ClientConfig = Annotated[
     Path | None, option("Input", "Properties of the Kafka client (TLS, SASL) for kafka:// sources.", metavar="FILE")
@@ -485,7 +492,11 @@ GraphGrace = Annotated[
     ),
 ]
 GraphNativeWriter = Annotated[
-    str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.", metavar="WRITER")
+    str,
+    typer.Option(
+        help="Who wrote the native trace; auto detects nothing here and means mqtrace.",
+        metavar="auto|mqtrace|rocketmq[-VERSION]",
+    ),
 ]
 GraphAsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of where the files are.")]
 
@@ -543,7 +554,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     if as_json:
         sys.stdout.write(drawn.dumps())
         return 0
-    sys.stdout.write(f"graph.html: {into / 'graph.html'}, with graph.dot and graph.json beside it\n")
+    sys.stdout.write(f"graph: {into / 'graph.html'}, with graph.dot and graph.json beside it\n")
     if not drawn.nodes:
         typer.echo("mqtrace: the graph is empty: its sources have no readable event in the window", err=True)
     return 0

@@ -169,7 +169,7 @@ def _check_places(options: ForwardOptions) -> None:
         if read.is_relative_to(written) or (is_tree and written.is_relative_to(read)):
             raise UsageError(
                 f"{option} {landing} and --source {options.source} overlap: what is written would be read again "
-                "without end; land somewhere else"
+                "without end; land somewhere else, or name the files to read, as in '*.jsonl'"
             )
 
 

@@ -78,7 +78,7 @@ class LandingDelivery(MessageDelivery):
                     )
                 act()
         except (MqTraceError, OSError) as error:
-            self.failures.report(str(error))
+            self.failures.report(f"{error} (MQTRACE_LANDING_DIR or landing_dir names the landing)")
             return False
         return True
 

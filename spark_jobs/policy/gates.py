@@ -147,9 +147,11 @@ def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
     Causes: two inputs without a common key (wrong file, wrong day); a window that ends after the horizon; a horizon
     before every event, with a pending key, which makes missing and late indistinguishable.
     """
-    empty = [named for side, named in _SIDE_NAMES.items() if not (facts.in_scope.get(side) and tally.keys[side])]
+    empty = {side: name for side, name in _SIDE_NAMES.items() if not (facts.in_scope.get(side) and tally.keys[side])}
     if empty:
-        return f"no events are in scope in {' or '.join(empty)}: check the sources, the window and the trace topics"
+        order = "that --native and --otlp are not swapped, " if all(map(facts.malformed.get, empty)) else ""
+        sides = " or ".join(empty.values())
+        return f"no events are in scope in {sides}: check {order}the sources, the window and the trace topics"
     if not tally.keys["both"]:
         return "no event is on both sides: check that the two inputs are of the same system and the same time"
     if (

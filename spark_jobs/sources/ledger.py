@@ -68,8 +68,6 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
 
 
 def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
-    if not src.strip():
-        raise UsageError("--ledger is empty: name a file or a directory, or leave it out")
     path = parse_directory(src, option="--ledger")
     if path.is_dir():
         yield from ((file, False) for file in _files(path))

@@ -22,6 +22,8 @@ DAY = "native/date=2026-11-21"
 WRONG = {
     "reconcile": [
         (["--native", "x", "--out", "o"], "--otlp"),
+        (["--native", "x", " ", "--otlp", "y", "--out", "o"], "--native is empty: name a file or a directory"),
+        (["--native", "x", "--otlp=", "--out", "o"], "--otlp is empty: name a file or a directory"),
         ([*SIDES, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
         ([*SIDES, "--out", "taken"], "cannot create --out taken"),
@@ -51,7 +53,7 @@ WRONG = {
         (["--native", SIDES[3], *SIDES[2:], "--out", "o"], "not native"),
         ([*SIDES, "--out", "o", "--otlp-format", "xml"], "unknown OTLP format 'xml'"),
         ([*SIDES, "--out", "o", "--msg-type-map", "c"], "unknown message type map 'c'"),
-        ([*SIDES, "--out", "o", "--charset", "klingon"], "unknown charset 'klingon'"),
+        ([*SIDES, "--out", "o", "--charset", "klingon"], "--charset: unknown charset 'klingon'"),
         ([*SIDES, "--out", "o", "--master", "perl"], "unknown Spark master 'perl'"),
         ([*SIDES, "--out", "o", "--driver-memory", "lots"], "invalid driver memory 'lots'"),
         ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger l.json: no such file, directory or match"),

@@ -224,7 +224,9 @@ WRONG = [
     ),
     (f"--source {NO_KAFKA} --landing x --timeout-ms 300", "does not answer for t"),
     ("--source rocketmq://host --landing x", "rocketmq://NAMESRV"),
-    (f"{TO_RECEIVER} --charset runes", "unknown charset 'runes'"),
+    (f"{TO_RECEIVER} --charset runes", "--charset: unknown charset 'runes'"),
+    ("--source ' ' --landing x", "--source is empty: name a file, a directory or a topic"),
+    ("--source files:. --native ''", "--native is empty: name a file, a directory or a topic"),
     *(
         (f"{TO_RECEIVER} {option} {value}", f"Invalid value for '{option}'")
         for option in ("--timeout-ms", "--otlp-timeout-ms")
@@ -260,6 +262,7 @@ WRONG = [
     ("--source rocketmq://h:1/T --native x", "of a Collector"),
     (f"--source {DUAL}/native.jsonl --native x", "holds native trace bodies, no spans"),
     ("--source files:. --native x", "--native x and --source files:. overlap"),
+    ("--source 'x*' --landing x", "land somewhere else, or name the files to read, as in '*.jsonl'"),
     (f"{TO_RECEIVER} --service-name x", "--service-name x changes nothing here: add --service-name-from fixed"),
 ]
 

@@ -81,6 +81,7 @@ def test_part_that_cannot_be_finished_is_logged_and_retried(traced, tmp_path, ca
     taken.mkdir()  # no file can have this name now
     assert not processor.force_flush()
     assert "native traces are not written" in caplog.text
+    assert "MQTRACE_LANDING_DIR" in caplog.text
     taken.rmdir()
     assert processor.force_flush()
     assert len(_records(tmp_path)) == 1

@@ -55,7 +55,7 @@ def test_command_draws_the_graph_of_a_file_of_spans(tmp_path, capsys):
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
     assert "[/]billing" in page
-    assert capsys.readouterr().out == f"graph.html: {out}/graph.html, with graph.dot and graph.json beside it\n"
+    assert capsys.readouterr().out == f"graph: {out}/graph.html, with graph.dot and graph.json beside it\n"
 
 
 def test_graph_of_an_empty_file_is_drawn_with_a_warning(tmp_path, capsys):

@@ -101,6 +101,8 @@ def test_broken_balance_outranks_doubt_and_doubt_outranks_a_failed_gate():
 def test_empty_side_is_inconclusive(in_scope):
     doubt = find_doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
     assert doubt is not None
+    unreadable = find_doubt(tally(), replace(FACTS, in_scope=in_scope, malformed={"native": 1, "otlp": 1}), POLICY)
+    assert ("not swapped" in doubt, "not swapped" in unreadable) == (False, True)
     for side, name in (("native", "the native side"), ("otlp", "the OTLP side")):
         assert (name in doubt) is (not in_scope.get(side))
 
