@@ -7,12 +7,10 @@ callback keeps the text and calls the application's own callback; the metric rea
 from __future__ import annotations
 
 import json
-import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -25,45 +23,57 @@ from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
     from opentelemetry.metrics import Meter
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.clients.state import Arguments
 
 
-Reading = tuple[dict[str, str], float]
-"""Attributes besides the client's own, and a value."""
-Statistics = Mapping[str, Any]
+_LAG: Final = "mqtrace.client.consumer.lag"
+_FETCHED, _FETCHED_BYTES = "mqtrace.client.consumer.queue.messages", "mqtrace.client.consumer.queue.bytes"
+_UNANSWERED, _UNANSWERED_BYTES = "mqtrace.client.producer.queue.messages", "mqtrace.client.producer.queue.bytes"
+_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
+    _LAG: ("{message}", "Messages of an assigned partition that the group has not committed, or not been handed, yet."),
+    _FETCHED: ("{message}", "Messages fetched from the brokers that wait for the application."),
+    _FETCHED_BYTES: ("By", "The size of what was fetched and waits."),
+    _UNANSWERED: ("{message}", "Messages that wait to be sent or to be answered."),
+    _UNANSWERED_BYTES: ("By", "The size of what waits."),
+}
+"""Gauge → its unit and description."""
+Reading = tuple[str, dict[str, str], float]
+"""A gauge, attributes besides the client's own, and a value."""
 _MOST_PARTITIONS: Final = 1_000
 
 
-class Measurement(NamedTuple):
-    """One gauge. ``combine`` joins the values of clients with equal attributes."""
+def _read(statistics: Mapping[str, Any]) -> Iterator[Reading]:
+    """Yield what the statistics of a client have for each gauge.
 
-    name: str
-    unit: str
-    description: str
-    read: Callable[[Statistics], Iterator[Reading]]
-    combine: Callable[[float, float], float] = operator.add
-
-
-def _partitions(statistics: Statistics) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """The partitions assigned to a consumer; -1 is librdkafka's own, a partition given away is not desired."""
-    assigned = (
-        (str(topic), partition)
-        for topic, known in statistics.get("topics", {}).items()
-        for partition in known.get("partitions", {}).values()
-        if partition.get("desired") and partition.get("partition", -1) >= 0
-    )
-    return islice(assigned, _MOST_PARTITIONS)
-
-
-def _lags(statistics: Statistics) -> Iterator[Reading]:
-    for topic, partition in _partitions(statistics):
-        lag = _lag(partition)
-        if lag is not None:
-            number = str(partition["partition"])
-            yield {semconv.MESSAGING_DESTINATION_NAME: topic, semconv.MESSAGING_DESTINATION_PARTITION_ID: number}, lag
+    librdkafka counts the queue of a partition where that is forwarded to, so each partition of a consumer reports the
+    length of the one queue that all share: statistics, rebalances and errors that wait for a poll included. No more
+    messages wait there than offsets between what was handed over and what is fetched next.
+    """
+    if statistics.get("type") == "producer":
+        yield _UNANSWERED, {}, statistics.get("msg_cnt", 0)
+        yield _UNANSWERED_BYTES, {}, statistics.get("msg_size", 0)
+    if statistics.get("type") != "consumer":
+        return
+    topics = statistics.get("topics", {}).items()
+    every = ((str(topic), each) for topic, known in topics for each in known.get("partitions", {}).values())
+    # -1 is librdkafka's own; a partition given away is not desired
+    assigned = ((topic, each) for topic, each in every if each.get("desired") and each.get("partition", -1) >= 0)
+    partitions = [*islice(assigned, _MOST_PARTITIONS)]
+    for topic, each in partitions:
+        place = {
+            semconv.MESSAGING_DESTINATION_NAME: topic,
+            semconv.MESSAGING_DESTINATION_PARTITION_ID: str(each["partition"]),
+        }
+        if (lag := _lag(each)) is not None:
+            yield _LAG, place, lag
+    queued = max((int(each.get("fetchq_cnt", 0)) for _, each in partitions), default=0)
+    yield _FETCHED, {}, min(queued, sum(_waiting(each) for _, each in partitions))
+    yield _FETCHED_BYTES, {}, max((int(each.get("fetchq_size", 0)) for _, each in partitions), default=0)
 
 
 def _lag(partition: Mapping[str, Any]) -> int | None:
@@ -80,72 +90,16 @@ def _lag(partition: Mapping[str, Any]) -> int | None:
     return 0 if seen == end else None  # nothing to hand over, or nothing handed over yet
 
 
-def _fetched(statistics: Statistics) -> Iterator[Reading]:
-    """Messages that were fetched and not handed over: never more than the queue holds, which holds events too.
-
-    librdkafka counts the queue of a partition where that is forwarded to, so each partition of a consumer reports the
-    length of the one queue that all share: statistics, rebalances and errors that wait for a poll included.
-    """
-    if statistics.get("type") == "consumer":
-        partitions = [partition for _, partition in _partitions(statistics)]
-        yield {}, min(_shared(partitions, "fetchq_cnt"), sum(map(_waiting, partitions)))
-
-
-def _fetched_bytes(statistics: Statistics) -> Iterator[Reading]:
-    """The bodies in the one queue; an event there counts nothing."""
-    if statistics.get("type") == "consumer":
-        yield {}, _shared([partition for _, partition in _partitions(statistics)], "fetchq_size")
-
-
-def _shared(partitions: Iterable[Mapping[str, Any]], field: str) -> int:
-    return max((int(each.get(field, 0)) for each in partitions), default=0)
-
-
 def _waiting(partition: Mapping[str, Any]) -> int:
     """Offsets between what was handed over and what is fetched next; all that came, where nothing was handed over."""
     handed, fetched = partition.get("app_offset", -1), partition.get("next_offset", -1)
     return max(0, int(fetched) - int(handed)) if handed >= 0 else int(partition.get("rxmsgs", 0))
 
 
-def _unanswered(field: str) -> Callable[[Statistics], Iterator[Reading]]:
-    def read(statistics: Statistics) -> Iterator[Reading]:
-        if statistics.get("type") == "producer":
-            yield {}, statistics.get(field, 0)
-
-    return read
-
-
-MEASUREMENTS: Final = (
-    Measurement(
-        "mqtrace.client.consumer.lag",
-        "{message}",
-        "Messages of an assigned partition that the group has not committed, or not been handed, yet.",
-        _lags,
-        combine=max,
-    ),
-    Measurement(
-        "mqtrace.client.consumer.queue.messages",
-        "{message}",
-        "Messages fetched from the brokers that wait for the application.",
-        _fetched,
-    ),
-    Measurement("mqtrace.client.consumer.queue.bytes", "By", "The size of what was fetched and waits.", _fetched_bytes),
-    Measurement(
-        "mqtrace.client.producer.queue.messages",
-        "{message}",
-        "Messages that wait to be sent or to be answered.",
-        _unanswered("msg_cnt"),
-    ),
-    Measurement("mqtrace.client.producer.queue.bytes", "By", "The size of what waits.", _unanswered("msg_size")),
-)
-
 _INTERVAL: Final = "statistics.interval.ms"
 _CALLBACK: Final = "stats_cb"
 _FRESH_INTERVALS: Final = 3
 _FRESH_AT_LEAST_MS: Final = 60_000
-
-Key = tuple[tuple[str, str], ...]
-"""Attributes as something to look up."""
 
 
 class ClientReport:
@@ -166,22 +120,22 @@ class ClientReport:
         self._user = user
         self._clock = clock
         self._fresh_ns = max(_FRESH_INTERVALS * interval_ms, _FRESH_AT_LEAST_MS) * NS_PER_MS
-        self._last: tuple[str, int] | None = None
-        self._parsed: tuple[str, Mapping[str, Any]] = ("", {})
+        self._last = "", 0
+        self._known: tuple[str, list[Reading]] = "", []
 
     def __call__(self, text: str) -> object:
         """Take the statistics."""
         self._last = text, self._clock.monotonic_ns()
         return None if self._user is None else self._user(text)
 
-    def statistics(self) -> Mapping[str, Any]:
-        """Return the last statistics, parsed once; nothing when they are older than three intervals and a minute."""
-        if self._last is None or self._clock.monotonic_ns() - self._last[1] > self._fresh_ns:
-            return {}
-        text = self._last[0]
-        if self._parsed[0] != text:
-            self._parsed = text, json.loads(text)
-        return self._parsed[1]
+    def readings(self) -> list[Reading]:
+        """Return what the last statistics have, read once; nothing of some older than three intervals and a minute."""
+        text, taken_ns = self._last
+        if self._clock.monotonic_ns() - taken_ns > self._fresh_ns:
+            return []
+        if self._known[0] != text:
+            self._known = text, [*_read(json.loads(text))]
+        return self._known[1]
 
 
 class ClientStatistics:
@@ -189,31 +143,33 @@ class ClientStatistics:
 
     def __init__(self, meter: Meter) -> None:
         self._reports: LiveObjects[ClientReport] = LiveObjects()
-        for each in MEASUREMENTS:
-            meter.create_observable_gauge(
-                each.name, [partial(self._observed, each)], unit=each.unit, description=each.description
-            )
+        for name, (unit, description) in _GAUGES.items():
+            meter.create_observable_gauge(name, [partial(self._observed, name)], unit, description)
 
     def add(self, report: ClientReport) -> None:
         """Include a client, for as long as it lives."""
         self._reports.add(report)
 
-    def observe(self, measurement: Measurement) -> Iterable[Observation]:
-        """Return one observation for each set of attributes; none of an excluded topic, or while tracing is off."""
+    def observe(self, gauge: str) -> list[Observation]:
+        """Return one observation for each set of attributes; none of an excluded topic, or while tracing is off.
+
+        Of clients with equal attributes the lag is that of the one furthest behind; what waits is added up.
+        """
         tracing = active.tracing
         if tracing is None:
             return []
-        joined: dict[Key, float] = {}
+        values: dict[tuple[tuple[str, str], ...], list[float]] = {}
         for report in self._reports.all():
-            for attributes, value in measurement.read(report.statistics()):
+            for name, attributes, value in report.readings():
                 topic = attributes.get(semconv.MESSAGING_DESTINATION_NAME)
-                if topic is None or not tracing.settings.excludes(topic):
+                if name == gauge and (topic is None or not tracing.settings.excludes(topic)):
                     key = tuple(sorted({**report.attributes, **attributes}.items()))
-                    joined[key] = measurement.combine(joined[key], value) if key in joined else value
-        return [Observation(value, dict(key)) for key, value in joined.items()]
+                    values.setdefault(key, []).append(value)
+        join = max if gauge == _LAG else sum
+        return [Observation(join(each), dict(key)) for key, each in values.items()]
 
-    def _observed(self, measurement: Measurement, _options: CallbackOptions) -> Iterable[Observation]:
-        return guarded("ClientStatistics.observe")(self.observe)(measurement) or ()
+    def _observed(self, gauge: str, _options: CallbackOptions) -> Iterable[Observation]:
+        return guarded("ClientStatistics.observe")(self.observe)(gauge) or ()
 
 
 _of_meter: Final[weakref.WeakKeyDictionary[Meter, ClientStatistics]] = weakref.WeakKeyDictionary()

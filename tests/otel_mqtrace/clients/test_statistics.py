@@ -9,7 +9,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.metrics import MeterProvider
 
 from otel_mqtrace.clients.confluent_kafka.client import active
-from otel_mqtrace.clients.confluent_kafka.statistics import MEASUREMENTS, ClientReport, ClientStatistics
+from otel_mqtrace.clients.confluent_kafka.statistics import ClientReport, ClientStatistics
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
@@ -145,12 +145,11 @@ def test_configuration_is_extended_in_the_form_it_was_given(measured, args, kwar
 def observe(monkeypatch):
     monkeypatch.setattr(active, "tracing", Tracing.create(settings=Settings(topic_exclude=("theirs",))))
     statistics = ClientStatistics(metrics.NoOpMeter("nobody"))
-    by_name = {each.name: each for each in MEASUREMENTS}
 
     def values(name, *reports):
         for report in reports:
             statistics.add(report)
-        return sorted(each.value for each in statistics.observe(by_name[name]))
+        return sorted(each.value for each in statistics.observe(name))
 
     return values
 
