@@ -13,14 +13,13 @@ from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import Answer, Archive, Searched, search
 from bridge.query.timeline import MessageTimeline
 from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter
-from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.model import ContextCode, MessageType, TraceContext, TraceType, TransactionState
 from otel_mqtrace.wire.native import encode_context
-from tests.support.native_vectors import RECORDED, json_lines
+from tests.support import native_vectors
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 T0 = 1_795_260_000_000
 ID = "C00002027A9A4E0E2F2A6972872E01E4"
-OF_BEAN = frozenset(TraceBean.__dataclass_fields__)
 
 
 class Shelf:
@@ -46,7 +45,7 @@ def _message(offset: int, keys: str | None, body: bytes) -> LandedMessage:
 
 
 def recorded_messages(stem: str) -> list[LandedMessage]:
-    items = json_lines(RECORDED / f"{stem}.jsonl")
+    items = native_vectors.json_lines(native_vectors.RECORDED / f"{stem}.jsonl")
     return [_message(at, item["keys"], base64.b64decode(item["body_base64"])) for at, item in enumerate(items)]
 
 
@@ -61,12 +60,9 @@ def land(root: Path | str, messages: Sequence[LandedMessage], *, suffix: str = "
     return writer.finish()
 
 
-def context(trace_type: TraceType, at_ms: int | None, *, msg_id: str = ID, **fields: object) -> TraceContext:
-    """Return a context of one message; ``fields`` go to the bean or the context, wherever they belong."""
-    bean = {name: fields.pop(name) for name in list(fields) if name in OF_BEAN}
-    whole = {"topic": "orders", "tags": "paid", "keys": "order-1", **bean}
-    beans = (TraceBean(msg_id=msg_id, **whole),)
-    return TraceContext(trace_type=trace_type, timestamp_ms=at_ms, region_id="DefaultRegion", beans=beans, **fields)
+def context(trace_type: TraceType, at_ms: int | None, **fields: object) -> TraceContext:
+    known = {"msg_id": ID, "topic": "orders", "tags": "paid", "keys": "order-1", "region_id": "DefaultRegion"}
+    return native_vectors.context(trace_type, at_ms, **{**known, **fields})
 
 
 def pub(at_ms: int = T0, **fields: object) -> TraceContext:

@@ -1,4 +1,4 @@
-"""The recorded native bodies: what real clients wrote, and how RocketMQ's own reader decoded it."""
+"""Trace contexts: made of fields, of golden vectors, and recorded with what RocketMQ's own reader made of them."""
 
 import base64
 import json
@@ -45,6 +45,12 @@ def recorded(stem: str) -> Iterator[RecordedBody]:
             reference=item["reference_decode"],
             newest=item.get("reference_decode_newest", item["reference_decode"]),
         )
+
+
+def context(trace_type: model.TraceType, at_ms: int | None, **fields: Any) -> model.TraceContext:
+    """Return a context of one message; ``fields`` go to the bean or the context, wherever they belong."""
+    bean = {name: fields.pop(name) for name in list(fields) if name in model.TraceBean.__dataclass_fields__}
+    return model.TraceContext(trace_type=trace_type, timestamp_ms=at_ms, beans=(model.TraceBean(**bean),), **fields)
 
 
 def trace_context(item: dict[str, Any]) -> model.TraceContext:

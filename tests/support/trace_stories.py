@@ -10,45 +10,39 @@ from bridge.forwarder.pairing import Event, Pairing, Place
 from otel_mqtrace import model
 from otel_mqtrace.wire.native import encode_context
 from tests.support.forwarded_spans import record_of
+from tests.support.native_vectors import context
 
 START_MS = 1_700_000_000_000
 
 
-def pub(msg_id: str = "M1", *, success: bool = True, stamp_ms: int = START_MS, **fields: Any) -> model.TraceContext:
-    values = {"topic": "orders", "tags": "TagA", "keys": "k1", "store_host": "10.0.0.5:10911", "body_length": 128}
-    values |= {"msg_type": model.MessageType.NORMAL, **fields}
-    bean = model.TraceBean(msg_id=msg_id, offset_msg_id="0A9A002600002A9F0000000000002329", **values)
-    of_call = {"region_id": "DefaultRegion", "group_name": "PG_order", "cost_ms": 9}
-    return model.TraceContext(
-        trace_type=model.TraceType.PUB, timestamp_ms=stamp_ms, success=success, beans=(bean,), **of_call
-    )
+def pub(msg_id: str = "M1", *, stamp_ms: int = START_MS, **fields: Any) -> model.TraceContext:
+    message = {"topic": "orders", "tags": "TagA", "keys": "k1", "store_host": "10.0.0.5:10911", "body_length": 128}
+    message |= {"msg_type": model.MessageType.NORMAL, "offset_msg_id": "0A9A002600002A9F0000000000002329"}
+    call = {"region_id": "DefaultRegion", "group_name": "PG_order", "cost_ms": 9, "success": True}
+    return context(model.TraceType.PUB, stamp_ms, msg_id=msg_id, **{**message, **call, **fields})
 
 
 def before(
     msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int = START_MS + 100, **fields: Any
 ) -> model.TraceContext:
-    bean = model.TraceBean(msg_id=msg_id, retry_times=fields.pop("retry_times", 0), keys="k1")
-    of_call = {"region_id": "DefaultRegion", "group_name": "CG_bill", "request_id": request_id, **fields}
-    return model.TraceContext(trace_type=model.TraceType.SUB_BEFORE, timestamp_ms=stamp_ms, beans=(bean,), **of_call)
+    call = {"region_id": "DefaultRegion", "group_name": "CG_bill", "request_id": request_id}
+    half = {"msg_id": msg_id, "keys": "k1", "retry_times": 0, **call, **fields}
+    return context(model.TraceType.SUB_BEFORE, stamp_ms, **half)
 
 
 def after(msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int | None = START_MS + 150, **fields: Any) -> Any:
     """The second half; ``stamp_ms=None`` is the short one of the CLOUD channel, which names no group either."""
-    bean = model.TraceBean(msg_id=msg_id, keys="k1")
-    of_call = {"success": True, "cost_ms": 50, "context_code": model.ContextCode.SUCCESS, **fields}
-    if stamp_ms is not None:
-        of_call |= {"timestamp_ms": stamp_ms, "group_name": "CG_bill"}
-    return model.TraceContext(trace_type=model.TraceType.SUB_AFTER, request_id=request_id, beans=(bean,), **of_call)
+    ended = {"success": True, "cost_ms": 50, "context_code": model.ContextCode.SUCCESS, "request_id": request_id}
+    half = {"msg_id": msg_id, "keys": "k1", "group_name": None if stamp_ms is None else "CG_bill", **ended, **fields}
+    return context(model.TraceType.SUB_AFTER, stamp_ms, **half)
 
 
 def end_transaction(
     msg_id: str = "M1", state: model.TransactionState = model.TransactionState.COMMIT_MESSAGE
 ) -> model.TraceContext:
-    values = {"transaction_id": msg_id, "transaction_state": state, "from_transaction_check": False}
-    bean = model.TraceBean(topic="orders", msg_id=msg_id, msg_type=model.MessageType.TRANS_COMMIT, **values)
-    return model.TraceContext(
-        trace_type=model.TraceType.END_TRANSACTION, timestamp_ms=START_MS + 20, group_name="PG_order", beans=(bean,)
-    )
+    end = {"transaction_id": msg_id, "transaction_state": state, "from_transaction_check": False}
+    message = {"topic": "orders", "msg_id": msg_id, "msg_type": model.MessageType.TRANS_COMMIT}
+    return context(model.TraceType.END_TRANSACTION, START_MS + 20, group_name="PG_order", **message, **end)
 
 
 def body_of(*contexts: model.TraceContext, dialect: str = "5.5.0") -> bytes:

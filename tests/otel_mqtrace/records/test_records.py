@@ -355,6 +355,7 @@ ODD_PARENTS = (
     b"00-" + b"a" * 32 + b"-" + b"0" * 16 + b"-01",  # no id
     b"00-" + b"0" * 32 + b"-" + b"b" * 16 + b"-01",
     *(PARENT[:9] + odd + PARENT[10:] for odd in (b"g", b"A")),
+    b"ff" + PARENT[2:],  # no version
 )
 
 

@@ -110,6 +110,7 @@ def test_attribute_of_another_type_is_read_as_absent():
         semconv.MQTRACE_CONTEXT_CODE: 9,
         semconv.MESSAGING_MESSAGE_ID: 12,
         semconv.MESSAGING_MESSAGE_BODY_SIZE: True,
+        semconv.MQTRACE_KEYS: 5,
     }
     record = trace_context_of(_ended(wrong))
     assert record.beans == (TraceBean(),)

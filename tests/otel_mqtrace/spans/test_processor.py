@@ -239,7 +239,8 @@ def test_processor_metrics_equal_the_stats(reader, metrics):
 
 @pytest.mark.parametrize("is_set_between", [False, True])
 def test_second_processor_of_a_meter_provider_has_its_metrics(reader, points, is_set_between):
-    provider = MeterProvider([reader], shutdown_on_exit=False)
+    other, provider = MeterProvider(shutdown_on_exit=False), MeterProvider([reader], shutdown_on_exit=False)
+    MqTraceSpanProcessor(Scripted(), meter_provider=other, max_queue_size=1, background=False)
     before = metrics_of_the_api._ProxyMeterProvider() if is_set_between else provider
     MqTraceSpanProcessor(Scripted(), meter_provider=before, max_queue_size=2, background=False)
     if is_set_between:

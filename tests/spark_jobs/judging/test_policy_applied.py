@@ -111,6 +111,8 @@ def test_masked_keys_show_the_mask_once_per_key(tmp_path):
     assert rows["TWO"]["native"]["keys"] == ["#", "#"]
     assert rows["TWO"]["field_verdicts"]["keys"] == "EQUAL"
     assert rows["NONE"]["native"]["keys"] == []
+    path = tmp_path / "policy.toml"
+    assert _judged(path, path.read_text(), both("BARE", {}, {}))["BARE"]["status"] == "MATCHED_EXACT"
 
 
 # -- one field --------------------------------------------------------------------------------------------------------
