@@ -1,12 +1,13 @@
 """Find what a reader should look at in a message timeline, and summarise it in one sentence.
 
-Each rule is a function from the story to a finding's text, or ``None``; ``_RULES`` lists them with their stable codes,
-in the order of a message's life. No trace is complete: texts call missing events missing "in the trace".
+Each stage of a message's life yields the codes and texts of its findings, in the order of ``FINDING_CODES``. No trace
+is complete: texts call missing events missing "in the trace".
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.wording import listed, plural, visible
@@ -14,21 +15,43 @@ from bridge.query.timeline import Finding, Half, Outcome
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator
 
-    from bridge.query.timeline import Consume, GroupTimeline, MessageTimeline, Send
+    from bridge.query.timeline import GroupTimeline, MessageTimeline, Send
+
+    Found = Iterator[tuple[str, str]]
+
+_IS_PROBLEM: Final = {
+    "no_send": False,
+    "send_failed": True,
+    "stored_again": True,
+    "transaction_undecided": True,
+    "rolled_back": False,
+    "consumed_all_the_same": True,
+    "not_consumed": False,
+    "consumed_early": False,
+    "group_failed": True,
+    "unfinished": True,
+    "abandoned": True,
+    "begin_missing": False,
+    "timed_out": True,
+    "consumed_again": True,
+    "bad_records": True,
+}
+FINDING_CODES: Final = tuple(_IS_PROBLEM)
+"""Every code that a finding may have."""
 
 
 def findings(story: MessageTimeline) -> tuple[Finding, ...]:
     """Return everything worth knowing about ``story``, in the order of a message's life."""
-    found = ((code, problem, rule(story)) for code, problem, rule in _RULES)
-    return tuple(Finding(code, text, problem) for code, problem, text in found if text)
+    found = chain(_of_sends(story), _of_transaction(story), _of_groups(story), _of_attempts(story), _of_bad(story))
+    return tuple(Finding(code, text, _IS_PROBLEM[code]) for code, text in found)
 
 
 def in_one_sentence(story: MessageTimeline) -> str:
     """Return how the message fared: its sends, its transaction, its consumers."""
-    parts = [_sent(story), *_transaction(story), *(["recalled"] if _recalled(story) else []), _consumed(story)]
-    sentence = "; ".join(part for part in parts if part)
+    parts = (_sent(story), _transaction(story), "recalled" if _recalled(story) else "", _consumed(story))
+    sentence = "; ".join(filter(None, parts))
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
@@ -48,12 +71,12 @@ def _sent(story: MessageTimeline) -> str:
     return f"{plural(len(story.sends), 'send attempt')}, {len(good)} successful"
 
 
-def _transaction(story: MessageTimeline) -> list[str]:
+def _transaction(story: MessageTimeline) -> str:
     if not story.transaction_ends:
-        return []
+        return ""
     checks = sum(end.from_check is True for end in story.transaction_ends)
     after = f" after {plural(checks, 'check')}" if checks else ""
-    return [f"{_STATE_WORDS[story.transaction_ends[-1].state]}{after}"]
+    return f"{_STATE_WORDS[story.transaction_ends[-1].state]}{after}"
 
 
 _STATE_WORDS: Final[dict[TransactionState | None, str]] = {
@@ -62,8 +85,6 @@ _STATE_WORDS: Final[dict[TransactionState | None, str]] = {
     TransactionState.UNKNOW: "left undecided",
     None: "ended in a state the trace does not contain",
 }
-
-
 _NOT_CONSUMED: Final = {
     Outcome.FAILED: "failed",
     Outcome.UNFINISHED: "unfinished",
@@ -86,158 +107,95 @@ def _consumed(story: MessageTimeline) -> str:
     return f"consumed by {len(good)}{of} {noun}{repeated}"
 
 
-def _no_send(story: MessageTimeline) -> str | None:
-    if story.sends:
-        return None
-    if any(story.msg_id in bad.names for bad in story.bad):
-        return "No send can be read in what was searched; a bad record with this message's id may be one."
-    return (
-        "No send is in what was searched: it was one-way, its producer is not traced, "
-        "its record was lost or lies outside of the range."
-    )
-
-
-def _send_failed(story: MessageTimeline) -> str | None:
-    bad = [send for send in story.sends if send.outcome is Outcome.FAILED]
-    if not bad:
-        return None
-    if len(bad) == len(story.sends):
-        return f"No send attempt succeeded ({plural(len(bad), 'attempt')})."
-    return f"{len(bad)} of {len(story.sends)} send attempts did not succeed."
-
-
-def _stored_again(story: MessageTimeline) -> str | None:
-    """Report a topic that has it more than once; a copy on another topic, such as one for retries, is not a repeat."""
+def _of_sends(story: MessageTimeline) -> Found:
+    sends, failed = len(story.sends), sum(send.outcome is Outcome.FAILED for send in story.sends)
+    if not sends and any(story.msg_id in bad.names for bad in story.bad):
+        yield "no_send", "No send can be read in what was searched; a bad record with this message's id may be one."
+    elif not sends:
+        why = "it was one-way, its producer is not traced, its record was lost or lies outside of the range."
+        yield "no_send", f"No send is in what was searched: {why}"
+    elif failed == sends:
+        yield "send_failed", f"No send attempt succeeded ({plural(failed, 'attempt')})."
+    elif failed:
+        yield "send_failed", f"{failed} of {sends} send attempts did not succeed."
+    # A copy on another topic, such as one for retries, is not a repeat.
     by_topic: dict[str | None, dict[tuple[str, str | None], None]] = {}
     for send in _stored(story):
         if send.offset_msg_id:
             by_topic.setdefault(send.topic, {})[send.offset_msg_id, send.store_host] = None
     places = [place for stored in by_topic.values() if len(stored) > 1 for place, _ in stored]
-    if not places:
-        return None
-    return f"It was stored {len(places)} times ({_names(places)}): consumers may see it again."
+    if places:
+        yield "stored_again", f"It was stored {len(places)} times ({_names(places)}): consumers may see it again."
 
 
-def _undecided(story: MessageTimeline) -> str | None:
-    if not _is_half(story):
-        return None
-    if story.transaction_ends and story.transaction_ends[-1].state is not TransactionState.UNKNOW:
-        return None
-    if story.groups:
-        return "It was consumed, so its transaction was committed, and that commit is not in the trace."
-    if not story.transaction_ends:
-        return "A half message whose transaction's end is not in the trace: consumers do not see it before a commit."
-    return "The transaction is undecided: the broker goes on asking its producer, and consumers do not see it."
+def _of_transaction(story: MessageTimeline) -> Found:
+    if _is_undecided(story):
+        why = "The transaction is undecided: the broker goes on asking its producer, and consumers do not see it."
+        if story.groups:
+            why = "It was consumed, so its transaction was committed, and that commit is not in the trace."
+        elif not story.transaction_ends:
+            why = "A half message whose transaction's end is not in the trace: consumers do not see it before a commit."
+        yield "transaction_undecided", why
+    if _is_rolled_back(story):
+        yield "rolled_back", "The transaction was rolled back: no consumer is meant to see it."
 
 
-def _rolled_back(story: MessageTimeline) -> str | None:
-    return "The transaction was rolled back: no consumer is meant to see it." if _is_rolled_back(story) else None
+def _of_groups(story: MessageTimeline) -> Found:
+    withdrawn = "rolled back" if _is_rolled_back(story) else "recalled" if _recalled(story) else None
+    if story.groups and withdrawn:
+        yield "consumed_all_the_same", f"It was consumed although it was {withdrawn}."
+    is_expected = not (withdrawn or _is_undecided(story)) and (not story.sends or _stored(story))
+    if not story.groups and is_expected:
+        why = "no group reads it, none is traced, or it is still waiting."
+        yield "not_consumed", f"No consumer group in what was searched: {why}"
 
 
-def _consumed_all_the_same(story: MessageTimeline) -> str | None:
-    if not story.groups:
-        return None
-    why = "rolled back" if _is_rolled_back(story) else "recalled" if _recalled(story) else None
-    return f"It was consumed although it was {why}." if why else None
+def _of_attempts(story: MessageTimeline) -> Found:
+    attempts = [one for group in story.groups for one in group.attempts]
+    sent_ms = min((send.begin_ms for send in story.sends if send.begin_ms is not None), default=None)
+    used_ms = min((one.from_ms for one in attempts if one.from_ms is not None), default=None)
+    if sent_ms is not None and used_ms is not None and used_ms < sent_ms:
+        why = "the clocks of the two hosts disagree."
+        yield "consumed_early", f"It was consumed {sent_ms - used_ms} ms before it was sent: {why}"
+    if failed := [group for group in story.groups if group.outcome is Outcome.FAILED]:
+        yield "group_failed", f"The last delivery to {_group_names(failed)} failed."
+    lost = "its process died, or the record was lost"
+    if open_ended := [group for group in story.groups if group.attempts[-1].missing is Half.END]:
+        names = _group_names(open_ended)
+        yield "unfinished", f"{names} began and no end is in the trace: still in progress, {lost}."
+    # Deliveries without an end that a later one followed are over.
+    if followed := [group for group in story.groups if any(one.missing is Half.END for one in group.attempts[:-1])]:
+        names = _group_names(followed)
+        yield "abandoned", f"A delivery to {names} has no end, and another one followed: {lost}."
+    if missing := sum(one.missing is Half.BEGIN for one in attempts):
+        yield "begin_missing", f"The begin of {plural(missing, 'consume')} is not in the trace."
+    if late := sum(one.context_code is ContextCode.TIME_OUT for one in attempts):
+        why = "took longer than the consumer's time-out (TIME_OUT), whatever it returned."
+        yield "timed_out", f"{plural(late, 'consume')} {why}"
+    if twice := [group for group in story.groups if sum(one.outcome is Outcome.SUCCESS for one in group.attempts) > 1]:
+        yield "consumed_again", f"{_group_names(twice)} consumed it successfully more than once."
 
 
-def _not_consumed(story: MessageTimeline) -> str | None:
-    withheld = _is_rolled_back(story) or _undecided(story) or _recalled(story)
-    if story.groups or withheld or (story.sends and not _stored(story)):
-        return None
-    return "No consumer group in what was searched: no group reads it, none is traced, or it is still waiting."
-
-
-def _consumed_early(story: MessageTimeline) -> str | None:
-    begins = [send.begin_ms for send in story.sends if send.begin_ms is not None]
-    starts = [one.from_ms for one in _attempts(story) if one.from_ms is not None]
-    if not begins or not starts or min(starts) >= min(begins):
-        return None
-    return f"It was consumed {min(begins) - min(starts)} ms before it was sent: the clocks of the two hosts disagree."
-
-
-def _group_failed(story: MessageTimeline) -> str | None:
-    bad = [group for group in story.groups if group.outcome is Outcome.FAILED]
-    return f"The last delivery to {_group_names(bad)} failed." if bad else None
-
-
-def _unfinished(story: MessageTimeline) -> str | None:
-    bad = [group for group in story.groups if group.attempts[-1].missing is Half.END]
-    if not bad:
-        return None
-    return (
-        f"{_group_names(bad)} began and no end is in the trace: still in progress, "
-        "its process died, or the record was lost."
-    )
-
-
-def _abandoned(story: MessageTimeline) -> str | None:
-    """Report deliveries without an end that a later one followed: those are over."""
-    bad = [group for group in story.groups if any(one.missing is Half.END for one in group.attempts[:-1])]
-    if not bad:
-        return None
-    why = "its process died, or the record was lost"
-    return f"A delivery to {_group_names(bad)} has no end, and another one followed: {why}."
-
-
-def _begin_missing(story: MessageTimeline) -> str | None:
-    missing = sum(one.missing is Half.BEGIN for one in _attempts(story))
-    return f"The begin of {plural(missing, 'consume')} is not in the trace." if missing else None
-
-
-def _timed_out(story: MessageTimeline) -> str | None:
-    late = sum(one.context_code is ContextCode.TIME_OUT for one in _attempts(story))
-    if not late:
-        return None
-    return f"{plural(late, 'consume')} took longer than the consumer's time-out (TIME_OUT), whatever it returned."
-
-
-def _consumed_again(story: MessageTimeline) -> str | None:
-    twice = [group for group in story.groups if sum(one.outcome is Outcome.SUCCESS for one in group.attempts) > 1]
-    return f"{_group_names(twice)} consumed it successfully more than once." if twice else None
-
-
-def _bad_records(story: MessageTimeline) -> str | None:
-    if not story.bad:
-        return None
-    whose = "its" if len(story.bad) == 1 else "their"
-    with_id = sum(story.msg_id in bad.names for bad in story.bad)
-    which = f"beside this message's{f', {with_id:,} with its id' if with_id else ''}"
-    return f"{plural(len(story.bad), 'bad record')} {which}: {whose} content is lost."
-
-
-_Rule = tuple[str, bool, "Callable[[MessageTimeline], str | None]"]
-_RULES: Final[tuple[_Rule, ...]] = (
-    ("no_send", False, _no_send),
-    ("send_failed", True, _send_failed),
-    ("stored_again", True, _stored_again),
-    ("transaction_undecided", True, _undecided),
-    ("rolled_back", False, _rolled_back),
-    ("consumed_all_the_same", True, _consumed_all_the_same),
-    ("not_consumed", False, _not_consumed),
-    ("consumed_early", False, _consumed_early),
-    ("group_failed", True, _group_failed),
-    ("unfinished", True, _unfinished),
-    ("abandoned", True, _abandoned),
-    ("begin_missing", False, _begin_missing),
-    ("timed_out", True, _timed_out),
-    ("consumed_again", True, _consumed_again),
-    ("bad_records", True, _bad_records),
-)
-FINDING_CODES: Final = tuple(code for code, _, _ in _RULES)
-"""Every code that a finding may have."""
+def _of_bad(story: MessageTimeline) -> Found:
+    if story.bad:
+        whose = "its" if len(story.bad) == 1 else "their"
+        with_id = sum(story.msg_id in bad.names for bad in story.bad)
+        which = f"beside this message's{f', {with_id:,} with its id' if with_id else ''}"
+        yield "bad_records", f"{plural(len(story.bad), 'bad record')} {which}: {whose} content is lost."
 
 
 def _stored(story: MessageTimeline) -> list[Send]:
     return [send for send in story.sends if send.outcome is not Outcome.FAILED]
 
 
-def _attempts(story: MessageTimeline) -> list[Consume]:
-    return [one for group in story.groups for one in group.attempts]
-
-
 def _is_half(story: MessageTimeline) -> bool:
     return any(send.msg_type is MessageType.TRANS_HALF for send in story.sends)
+
+
+def _is_undecided(story: MessageTimeline) -> bool:
+    """Return whether it is a half message without a commit or a rollback in the trace."""
+    ends = story.transaction_ends
+    return _is_half(story) and not (ends and ends[-1].state is not TransactionState.UNKNOW)
 
 
 def _is_rolled_back(story: MessageTimeline) -> bool:
