@@ -6,7 +6,8 @@ import io
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -23,7 +24,7 @@ from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
@@ -33,47 +34,44 @@ if TYPE_CHECKING:
     from otel_mqtrace.wire.native import EncodedContext
 
 
-class FaultKind(Enum):
-    """What is done to one event; the value is how the demo's table names it."""
+class _Effect(NamedTuple):
+    """How the demo's table names a fault, the status and reason that its event must get, and what is written of it.
 
-    DROPPED_NATIVE = "native record dropped"
-    DROPPED_OTLP = "span dropped"
-    DUPLICATED_NATIVE = "native record doubled"
-    DUPLICATED_OTLP = "span doubled"
-    ALTERED_NATIVE = "native field altered"
-    ALTERED_OTLP = "span attribute altered"
-    MALFORMED_NATIVE = "native bytes damaged"
-    MALFORMED_OTLP = "OTLP line damaged"
-    AFTER_LOST = "SubAfter lost"
-    BEFORE_LOST = "SubBefore lost"
-    CRASHED = "handler crashed"
+    ``records`` and ``spans`` are how often each is written; records of the type ``lost`` are not. Nothing is written
+    down in a ledger: what is missing on one side is an unexplained loss.
+    """
+
+    words: str
+    verdict: tuple[str, str | None]
+    records: int = 1
+    spans: int = 1
+    lost: TraceType | None = None
+
+
+class FaultKind(Enum):
+    """What is done to one event. A fault that loses one type of record is for consumes, which have two."""
+
+    DROPPED_NATIVE = _Effect("native record dropped", ("OTLP_ONLY", "UNEXPLAINED"), records=0)
+    DROPPED_OTLP = _Effect("span dropped", ("NATIVE_ONLY", "UNEXPLAINED"), spans=0)
+    DUPLICATED_NATIVE = _Effect("native record doubled", ("DUPLICATED_NATIVE", None), records=2)
+    DUPLICATED_OTLP = _Effect("span doubled", ("DUPLICATED_OTLP", None), spans=2)
+    ALTERED_NATIVE = _Effect("native field altered", ("MISMATCHED", None))
+    ALTERED_OTLP = _Effect("span attribute altered", ("MISMATCHED", None))
+    MALFORMED_NATIVE = _Effect("native bytes damaged", ("OTLP_ONLY", "COUNTERPART_MALFORMED"))
+    MALFORMED_OTLP = _Effect("OTLP line damaged", ("NATIVE_ONLY", "COUNTERPART_MALFORMED"))
+    AFTER_LOST = _Effect("SubAfter lost", ("MISMATCHED", "HALF_RECORD"), lost=TraceType.SUB_AFTER)
+    BEFORE_LOST = _Effect("SubBefore lost", ("MISMATCHED", "HALF_RECORD"), lost=TraceType.SUB_BEFORE)
+    # The process took the end of the call along, and its span.
+    CRASHED = _Effect("handler crashed", ("NATIVE_ONLY", "IN_FLIGHT"), spans=0, lost=TraceType.SUB_AFTER)
 
 
 MATCHED: Final = ("MATCHED_EXACT", "MATCHED_NORMALISED")
 """The statuses that an event without a fault may have; it has no reason."""
 
-# Nothing here is written down in a ledger: a record that is missing on one side is an unexplained loss.
-EXPECTED: Final[dict[FaultKind, tuple[str, str | None]]] = {
-    FaultKind.DROPPED_NATIVE: ("OTLP_ONLY", "UNEXPLAINED"),
-    FaultKind.DROPPED_OTLP: ("NATIVE_ONLY", "UNEXPLAINED"),
-    FaultKind.DUPLICATED_NATIVE: ("DUPLICATED_NATIVE", None),
-    FaultKind.DUPLICATED_OTLP: ("DUPLICATED_OTLP", None),
-    FaultKind.ALTERED_NATIVE: ("MISMATCHED", None),
-    FaultKind.ALTERED_OTLP: ("MISMATCHED", None),
-    FaultKind.MALFORMED_NATIVE: ("OTLP_ONLY", "COUNTERPART_MALFORMED"),
-    FaultKind.MALFORMED_OTLP: ("NATIVE_ONLY", "COUNTERPART_MALFORMED"),
-    FaultKind.AFTER_LOST: ("MISMATCHED", "HALF_RECORD"),
-    FaultKind.BEFORE_LOST: ("MISMATCHED", "HALF_RECORD"),
-    FaultKind.CRASHED: ("NATIVE_ONLY", "IN_FLIGHT"),
-}
-"""Kind of fault → status and reason of its event."""
-
-_ANY_EVENT: Final = (TRANSACTION_END, PUBLISH, CONSUME)
-_CONSUME_ONLY: Final = frozenset({FaultKind.AFTER_LOST, FaultKind.BEFORE_LOST, FaultKind.CRASHED})
 _ALTERABLE: Final = {
+    TRANSACTION_END: ("tags", "keys"),
     PUBLISH: ("body_length", "store_host", "tags", "keys"),
     CONSUME: ("context_code", "keys"),
-    TRANSACTION_END: ("tags", "keys"),
 }
 _MESSAGES_PER_FAULT: Final = 500
 _MOST_PER_ROW: Final = 20
@@ -105,66 +103,50 @@ def plan_faults(book: Sequence[Order], *, seed: int) -> FaultPlan:
     plan: FaultPlan = {}
     taken: set[str] = set()
     # Ends of transactions first: they are the scarcest, and a message takes one fault only.
-    rows = [
-        (kind, fault) for kind in _ANY_EVENT for fault in FaultKind if kind == CONSUME or fault not in _CONSUME_ONLY
-    ]
-    for event_kind, fault_kind in rows:
-        free = (event for event in ranked if event.kind == event_kind and event.msg_id not in taken)
-        for _ in range(quota):
-            event = next(free)
+    for event_kind, kind in product(_ALTERABLE, FaultKind):
+        fits = event_kind == CONSUME or kind.value.lost is None
+        free = (event for event in ranked if fits and event.kind == event_kind and event.msg_id not in taken)
+        fields = _ALTERABLE[event_kind] if kind in {FaultKind.ALTERED_NATIVE, FaultKind.ALTERED_OTLP} else ()
+        for event in islice(free, quota):
             taken.add(event.msg_id)
-            plan[event] = Fault(fault_kind, _choose_field(fault_kind, event, seed))
+            field = fields[draw(seed, "field", event.msg_id) % len(fields)] if fields else None
+            plan[event] = Fault(kind, field)
     return plan
 
 
-def _choose_field(fault_kind: FaultKind, event: Event, seed: int) -> str | None:
-    if fault_kind not in (FaultKind.ALTERED_NATIVE, FaultKind.ALTERED_OTLP):
-        return None
-    fields = _ALTERABLE[event.kind]
-    return fields[draw(seed, "field", event.msg_id) % len(fields)]
-
-
-_ALTERED_LENGTH: Final = 424242
-_ALTERED_HOST: Final = "203.0.113.7:9092"  # TEST-NET-3: an address for documentation
-_ALTERED_WORD: Final = "被改"
-
-# field of a verdict → (its attribute, the altered attribute, the altered field of the model)
-_ALTERATIONS: Final[dict[str, tuple[str, Any, Any]]] = {
-    "body_length": (semconv.MESSAGING_MESSAGE_BODY_SIZE, _ALTERED_LENGTH, _ALTERED_LENGTH),
-    "store_host": (semconv.MQTRACE_STORE_HOST, _ALTERED_HOST, _ALTERED_HOST),
-    "tags": (semconv.MQTRACE_TAGS, _ALTERED_WORD, _ALTERED_WORD),
-    "keys": (semconv.MQTRACE_KEYS, (_ALTERED_WORD,), _ALTERED_WORD),
+_WORD: Final = "被改"
+_ALTERATIONS: Final[dict[str | None, tuple[str, Any, Any]]] = {
+    "body_length": (semconv.MESSAGING_MESSAGE_BODY_SIZE, 424242, 424242),
+    "store_host": (semconv.MQTRACE_STORE_HOST, "203.0.113.7:9092", "203.0.113.7:9092"),  # TEST-NET-3, for documentation
+    "tags": (semconv.MQTRACE_TAGS, _WORD, _WORD),
+    "keys": (semconv.MQTRACE_KEYS, (_WORD,), _WORD),
     "context_code": (semconv.MQTRACE_CONTEXT_CODE, ContextCode.TIME_OUT.name, ContextCode.TIME_OUT),
 }
-
-_NUMBERS: Final = (FieldKind.LONG, FieldKind.INT)
-_NO_NUMBER: Final = b"damaged"
+"""Field of a verdict → its attribute, the altered attribute, the altered field of the model."""
 _CUT_CHARACTERS: Final = 4  # closing brackets: no JSON any more, every id still legible
 
 
 def encode_with_faults(plan: FaultPlan, trace_ctx: TraceContext, dialect: str) -> EncodedContext:
     """Encode as ``encode_context`` does; the body is empty, doubled, damaged or altered as planned."""
     fault = _find_fault(plan, trace_ctx)
-    if fault is not None and fault.kind is FaultKind.ALTERED_NATIVE:
-        trace_ctx = _alter_context(trace_ctx, fault)
-    encoded = encode_context(trace_ctx, dialect)
-    if fault is None or fault.kind not in _BODIES:
-        return encoded
-    return replace(encoded, body=_BODIES[fault.kind](encoded.body, trace_ctx.trace_type))
+    if fault is None:
+        return encode_context(trace_ctx, dialect)
+    if fault.kind is FaultKind.ALTERED_NATIVE:
+        change: Any = {fault.field: _ALTERATIONS[fault.field][2]}
+        if fault.field != "context_code":
+            trace_ctx = replace(trace_ctx, beans=tuple(replace(bean, **change) for bean in trace_ctx.beans))
+        elif trace_ctx.trace_type is TraceType.SUB_AFTER:  # the half that starts carries no outcome
+            trace_ctx = replace(trace_ctx, **change)
+    encoded, effect = encode_context(trace_ctx, dialect), fault.kind.value
+    body = b"" if trace_ctx.trace_type is effect.lost else encoded.body * effect.records
+    if fault.kind is FaultKind.MALFORMED_NATIVE:
+        body = _damage(body, trace_ctx.trace_type)
+    return replace(encoded, body=body)
 
 
 def _find_fault(plan: FaultPlan, trace_ctx: TraceContext | None) -> Fault | None:
     event = None if trace_ctx is None else event_of(trace_ctx)
     return None if event is None else plan.get(event)
-
-
-def _alter_context(trace_ctx: TraceContext, fault: Fault) -> TraceContext:
-    field = fault.field or ""
-    change = {field: _ALTERATIONS[field][2]}
-    if field == "context_code":  # the others are fields of a bean
-        # The half that starts carries no outcome: altering it there would be no fault at all.
-        return replace(trace_ctx, **change) if trace_ctx.trace_type is TraceType.SUB_AFTER else trace_ctx
-    return replace(trace_ctx, beans=tuple(replace(bean, **change) for bean in trace_ctx.beans))
 
 
 def _damage(body: bytes, trace_type: TraceType) -> bytes:
@@ -173,22 +155,9 @@ def _damage(body: bytes, trace_type: TraceType) -> bytes:
     parts = body.split(separator)
     form = form_for(trace_type, len(parts))
     names = form.fields if form is not None else ()
-    parts[next(place for place, name in enumerate(names, start=1) if FIELDS[name] in _NUMBERS)] = _NO_NUMBER
+    numbers = {FieldKind.LONG, FieldKind.INT}
+    parts[next(place for place, name in enumerate(names, start=1) if FIELDS[name] in numbers)] = b"damaged"
     return separator.join(parts)
-
-
-def _only(lost: TraceType) -> Callable[[bytes, TraceType], bytes]:
-    return lambda body, trace_type: b"" if trace_type is lost else body
-
-
-_BODIES: Final[dict[FaultKind, Callable[[bytes, TraceType], bytes]]] = {
-    FaultKind.DROPPED_NATIVE: lambda _body, _trace_type: b"",
-    FaultKind.DUPLICATED_NATIVE: lambda body, _trace_type: body * 2,
-    FaultKind.MALFORMED_NATIVE: _damage,
-    FaultKind.AFTER_LOST: _only(TraceType.SUB_AFTER),
-    FaultKind.BEFORE_LOST: _only(TraceType.SUB_BEFORE),
-    FaultKind.CRASHED: _only(TraceType.SUB_AFTER),  # the process took its end along, and its span
-}
 
 
 class FaultySpanExporter(SpanExporter):
@@ -206,21 +175,21 @@ class FaultySpanExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write the spans as one line; a span whose line is to be damaged gets a separate line."""
         kept: list[ReadableSpan] = []
-        damaged: list[ReadableSpan] = []
+        damaged: list[str] = []
         for span in spans:
             fault = _find_fault(self._plan, trace_context_of(span))
-            kind = None if fault is None else fault.kind
-            if fault is not None and kind is FaultKind.ALTERED_OTLP:
-                kept.append(_alter_span(span, fault))
-            elif kind is FaultKind.MALFORMED_OTLP:
-                damaged.append(span)
+            if fault is None:
+                kept.append(span)
+            elif fault.kind is FaultKind.ALTERED_OTLP:
+                attribute, value, _ = _ALTERATIONS[fault.field]
+                kept.append(copy_span(span, {**(span.attributes or {}), attribute: value}))
+            elif fault.kind is FaultKind.MALFORMED_OTLP:
+                damaged.append(_line_of([span]).rstrip("\n")[:-_CUT_CHARACTERS] + "\n")
             else:
-                kept.extend([span] * _COPIES.get(kind, 1))
-        lines = [_line_of(kept)] if kept else []
-        lines += map(_damage_line, damaged)
+                kept += [span] * fault.kind.value.spans
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(lines)
+                file.writelines([_line_of(kept), *damaged] if kept else damaged)
         except OSError as error:
             self._error = self._error or error
         return SpanExportResult.SUCCESS
@@ -239,34 +208,17 @@ class FaultySpanExporter(SpanExporter):
             raise UsageError(f"cannot write {self._path}: {reason}; {fix}")
 
 
-_COPIES: Final[dict[FaultKind | None, int]] = {
-    FaultKind.DROPPED_OTLP: 0,
-    FaultKind.CRASHED: 0,
-    FaultKind.DUPLICATED_OTLP: 2,
-}
-
-
-def _alter_span(span: ReadableSpan, fault: Fault) -> ReadableSpan:
-    attribute, value, _ = _ALTERATIONS[fault.field or ""]
-    return copy_span(span, {**(span.attributes or {}), attribute: value})
-
-
 def _line_of(spans: Sequence[ReadableSpan]) -> str:
     line = io.StringIO()
     FileSpanExporter(stream=line).export(spans)
     return line.getvalue()
 
 
-def _damage_line(span: ReadableSpan) -> str:
-    return _line_of([span]).rstrip("\n")[:-_CUT_CHARACTERS] + "\n"
-
-
 COLUMNS: Final = ("kind", "msg_id", "topic", "group", "retry_times", "status", "reason", "field_verdicts")
 """The columns of ``verdicts/`` that are needed."""
-
 Row = dict[str, Any]
-_DIFFERENT: Final = "DIFFERENT"
 _GATE_FAILED: Final = 1
+_MOST_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,41 +252,35 @@ def compare(book: Sequence[Order], plan: FaultPlan, rows: Iterable[Row], result:
     """Join every event of ``book`` with the verdict rows, and compare ``result.json`` with the plan as a whole."""
     rows_of: dict[Event, list[Row]] = {}
     for row in rows:
-        rows_of.setdefault(_event_of(row), []).append(row)
-    findings = tuple(
-        _finding(event, plan.get(event), rows_of.pop(event, [])) for order in book for event in events_of(order)
-    )
+        where = {PUBLISH: row["topic"], CONSUME: row["group"]}.get(row["kind"])
+        attempt = (row["retry_times"] or 0) if row["kind"] == CONSUME else 0
+        rows_of.setdefault(Event(row["kind"], row["msg_id"] or "", where or "", attempt), []).append(row)
+    findings = []
+    for event in (event for order in book for event in events_of(order)):
+        fault, found = plan.get(event), rows_of.pop(event, [])
+        as_expected = len(found) == 1 and _is_expected(found[0], fault)
+        findings.append(Finding(event, fault, " + ".join(map(_describe_verdict, found)) or None, as_expected))
     unexpected = [f"{event}: {_describe_verdict(row)}" for event, group in rows_of.items() for row in group]
-    return Findings(findings=findings, surprises=(*unexpected, *_check_counts(plan, result), *_check_run(result)))
-
-
-def _event_of(row: Row) -> Event:
-    kind = str(row["kind"])
-    where = {PUBLISH: row["topic"], CONSUME: row["group"]}.get(kind)
-    return Event(kind, row["msg_id"] or "", where or "", (row["retry_times"] or 0) if kind == CONSUME else 0)
-
-
-def _finding(event: Event, fault: Fault | None, rows: list[Row]) -> Finding:
-    as_expected = len(rows) == 1 and _is_expected(rows[0], fault)
-    return Finding(event, fault, " + ".join(map(_describe_verdict, rows)) or None, as_expected)
+    return Findings(findings=tuple(findings), surprises=(*unexpected, *_check_result(plan, result)))
 
 
 def _is_expected(row: Row, fault: Fault | None) -> bool:
     if fault is None:
         return row["status"] in MATCHED and row["reason"] is None
     # Exactly the altered field differs: an altered value must not drag others along.
-    different = [name for name, verdict in (row["field_verdicts"] or ()) if verdict == _DIFFERENT]
-    return (row["status"], row["reason"]) == EXPECTED[fault.kind] and (
-        fault.field is None or different == [fault.field]
-    )
+    is_alone = fault.field is None or _different(row) == [fault.field]
+    return is_alone and (row["status"], row["reason"]) == fault.kind.value.verdict
 
 
 def _describe_verdict(row: Row) -> str:
-    different = sorted(name for name, verdict in (row["field_verdicts"] or ()) if verdict == _DIFFERENT)
-    return " ".join(str(word) for word in (row["status"], row["reason"], *different) if word)
+    return " ".join(filter(None, (row["status"], row["reason"], *_different(row))))
 
 
-def _check_counts(plan: FaultPlan, result: Mapping[str, Any]) -> Iterator[str]:
+def _different(row: Row) -> list[str]:
+    return sorted(name for name, verdict in (row["field_verdicts"] or ()) if verdict == "DIFFERENT")
+
+
+def _check_result(plan: FaultPlan, result: Mapping[str, Any]) -> Iterator[str]:
     seeded = Counter[str]()
     for event, fault in plan.items():
         if fault.kind is FaultKind.MALFORMED_NATIVE:
@@ -345,16 +291,10 @@ def _check_counts(plan: FaultPlan, result: Mapping[str, Any]) -> Iterator[str]:
         counted = result["inputs"][side]["malformed"]
         if counted != seeded[side]:
             yield f"{side}: {plural(counted, 'malformed record')} counted, {seeded[side]} seeded"
-
-
-def _check_run(result: Mapping[str, Any]) -> Iterator[str]:
     if not result["conservation"]["holds"]:
         yield f"the balance does not hold: {result['conservation']}"
     if result["exit_code"] != _GATE_FAILED:
         yield f"exit code {result['exit_code']} ({result['verdict']}): seeded losses must fail a gate, no more"
-
-
-_MOST_SHOWN: Final = 20
 
 
 def tabulate_findings(findings: Findings) -> Table:
@@ -364,14 +304,17 @@ def tabulate_findings(findings: Findings) -> Table:
     table.add_column("expected verdict")
     table.add_column("seeded", justify="right")
     table.add_column("found", justify="right")
+    clean = _Effect("none: clean events", ("MATCHED", None))
     for kind in (*FaultKind, None):
-        verdict = "MATCHED" if kind is None else " ".join(filter(None, EXPECTED[kind]))
-        seeded = findings.seeded(kind)
+        effect, seeded = clean if kind is None else kind.value, findings.seeded(kind)
         found = sum(one.as_expected for one in seeded)
-        name = "none: clean events" if kind is None else kind.value
-        table.add_row(name, verdict, str(len(seeded)), _mark(found, wanted=len(seeded)))
-    table.add_row("anything else", "", "0", _mark(len(findings.surprises), wanted=0))
+        table.add_row(effect.words, " ".join(filter(None, effect.verdict)), str(len(seeded)), _mark(found, len(seeded)))
+    table.add_row("anything else", "", "0", _mark(len(findings.surprises), 0))
     return table
+
+
+def _mark(count: int, wanted: int) -> str:
+    return f"{count} {'✓' if count == wanted else '✗'}"
 
 
 def describe_discrepancies(findings: Findings) -> Iterator[str]:
@@ -382,13 +325,9 @@ def describe_discrepancies(findings: Findings) -> Iterator[str]:
         yield f"and {len(lines) - _MOST_SHOWN} more"
 
 
-def _mark(count: int, *, wanted: int) -> str:
-    return f"{count} {'✓' if count == wanted else '✗'}"
-
-
 def _line(finding: Finding) -> str:
-    event = finding.event
-    seeded = "clean" if finding.fault is None else finding.fault.kind.value
-    field = f" ({finding.fault.field})" if finding.fault is not None and finding.fault.field else ""
+    event, fault = finding.event, finding.fault
+    seeded = "clean" if fault is None else fault.kind.value.words
+    field = f" ({fault.field})" if fault is not None and fault.field else ""
     where = " ".join(filter(None, (event.kind, event.where, f"attempt {event.attempt}" if event.attempt else "")))
     return f"{event.msg_id} {where}: {seeded}{field}, found {finding.found or 'nothing'}"
