@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -68,7 +68,10 @@ def _run(numbers: Collection[int]) -> int:
     sys.unraisablehook = repeat
     for number in numbers:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else terminate)
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # one more, while the first one or an error was reported
+        _leave(terminations[0] if terminations else signal.SIGINT, None)
     is_terminated = terminations and code == _BY_SIGNAL + signal.SIGINT
     return _BY_SIGNAL + terminations[0] if is_terminated else code
 
@@ -78,7 +81,7 @@ def _leave_on(numbers: Collection[int]) -> None:
         signal.signal(number, _leave)
 
 
-def _leave(number: int, _frame: object) -> None:
+def _leave(number: int, _frame: object) -> NoReturn:
     with suppress(OSError):
         os.write(_STDERR, b"mqtrace: interrupted\n")
     os._exit(_BY_SIGNAL + number)

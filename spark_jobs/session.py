@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from bridge.addresses import check_stores
 from bridge.storage import use_settings
-from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
+from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError, PeerError, UsageError
 from otel_mqtrace._program import delay_interrupt
 from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.package import write_package
@@ -52,17 +52,24 @@ def peer_errors() -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        raise PeerError(f"Spark failed: {_root_line(error.java_exception)}; fix that and run it again") from error
+        raise _failure(_root_line(error.java_exception)) from error
     except PythonException as error:
         messages = _OWN_MESSAGE.findall(str(error))
         if not messages:
             raise
-        raise PeerError(f"Spark failed: {messages[-1]}; fix that and run it again") from error
+        raise _failure(messages[-1]) from error
     except PySparkException as error:
         is_setting = isinstance(error, IllegalArgumentException) and "spark." in str(error)
         if not is_setting and type(error).__name__ != _FAILED_AT_THE_SERVER:
             raise
-        raise PeerError(f"Spark failed: {_first_line(error)}; fix that and run it again") from error
+        raise _failure(_first_line(error)) from error
+
+
+def _failure(line: str) -> PeerError:
+    # the errors of Spark's and pyarrow's writes name no file, so every place is named
+    is_full = any(os.strerror(number) in line for number in NO_ROOM)
+    fix = "free space where --out, spark.local.dir and TMPDIR lie," if is_full else "fix that"
+    return PeerError(f"Spark failed: {line}; {fix} and run it again")
 
 
 @contextmanager

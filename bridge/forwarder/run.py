@@ -323,6 +323,9 @@ def _print_pass(
     if is_first and not is_native and not source.holds_records:
         read, place = plural(passed.messages, "message"), without_password(options.source)
         typer.echo(f"mqtrace: warning: no trace record in {read} of --source {place}: name a trace topic", err=True)
+    if measures.rejected and isinstance(spans, SpanForwarding):
+        rejected = plural(measures.rejected, "span was", "spans were")
+        typer.echo(f"mqtrace: warning: {rejected} {_describe_rejection(spans)}", err=True)
     if options.once:
         return
     if source.new_bad:
@@ -435,9 +438,13 @@ def _first(place: str) -> str:
     return f"; first: {place}" if place else ""
 
 
+def _describe_rejection(spans: SpanForwarding) -> str:
+    return f"rejected by the receiver{f' ({visible(spans.rejection)})' if spans.rejection else ''}"
+
+
 def _noteworthy(spans: SpanForwarding) -> list[_Note]:
     counts, overflowed = spans.counts, "of them because too many records waited"
-    by_receiver = f"rejected by the receiver{f' ({visible(spans.rejection)})' if spans.rejection else ''}"
+    by_receiver = _describe_rejection(spans)
     return [
         (counts.halves, "span has one half only", "spans have one half only"),
         (counts.overflowed, overflowed, overflowed),

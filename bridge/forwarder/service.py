@@ -139,14 +139,14 @@ _OF_SPANS: Final = ("records", "bad_records", "halves", "overflowed", "repeated"
 class Measures:
     """Counts after each pass what it moved; ``has_added`` is whether that was anything.
 
-    ``spans`` is ``None`` when only a landing is filled.
+    ``rejected`` spans are those of the last pass. ``spans`` is ``None`` when only a landing is filled.
     """
 
     def __init__(self, spans: SpanForwarding | None = None, *, meter: Meter | None = None) -> None:
         meter = meter or get_meter(_SCOPE)
         self._spans = spans
         self._recorded = dict.fromkeys(_OF_SPANS, 0)
-        self.has_added = False
+        self.has_added, self.rejected = False, 0
         self._counters = {
             name: meter.create_counter(name, unit=unit, description=description)
             for name, (unit, description) in METRICS.items()
@@ -164,6 +164,7 @@ class Measures:
         if self._spans is None:
             return
         now = self._spans.counts.as_dict()
+        self.rejected = now["rejected"] - self._recorded["rejected"]
         for name in _OF_SPANS:
             self._counters[f"mqtrace.forwarder.{name}"].add(now[name] - self._recorded[name])
             self._recorded[name] = now[name]

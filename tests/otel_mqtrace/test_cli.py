@@ -317,6 +317,15 @@ _AT_THE_END = """
 atexit.register(os.kill, os.getpid(), signal.NUMBER)
 sys.argv[1:] = ["--version"]
 """
+_DURING_THE_REPORT = """
+class Interrupting:
+    def write(self, text):
+        sys.stderr = sys.__stderr__
+        os.kill(os.getpid(), signal.NUMBER)
+        while True: pass
+sys.stderr = Interrupting()
+sys.argv[1:] = ["decode", "no-such-file"]
+"""
 _IN_A_WEAKREF_CALLBACK = """
 class Interrupting:
     def find_spec(self, name, path, target=None):
@@ -329,7 +338,9 @@ sys.meta_path.insert(0, Interrupting())
 
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 @pytest.mark.parametrize(
-    "when", [_DURING_IMPORT, _AT_THE_END, _IN_A_WEAKREF_CALLBACK], ids=["imports", "end", "weakref callback"]
+    "when",
+    [_DURING_IMPORT, _AT_THE_END, _DURING_THE_REPORT, _IN_A_WEAKREF_CALLBACK],
+    ids=["imports", "end", "report", "weakref callback"],
 )
 def test_signal_outside_the_command_is_one_line(when, number, code):
     program = (

@@ -150,7 +150,8 @@ def test_error_of_a_task_keeps_its_own_message(spark, error, kind, message):
 def test_error_of_a_connect_server_is_its_first_line():
     """The rest is the stack of its JVM; a wrong plan stays an error of pyspark."""
     connect = pytest.importorskip("pyspark.errors.exceptions.connect", reason="the connect extra is not installed")
-    with pytest.raises(PeerError, match=r"^Spark failed: No space left on device; fix that"), peer_errors():
+    full = r"^Spark failed: No space left on device; free space where --out, spark.local.dir and TMPDIR lie, and run"
+    with pytest.raises(PeerError, match=full), peer_errors():
         raise connect.SparkConnectGrpcException("No space left on device\n\tat org.apache.spark…")
     with pytest.raises(connect.AnalysisException), peer_errors():
         raise connect.AnalysisException("no such column")

@@ -63,12 +63,15 @@ def test_topic_is_forwarded_once_and_counted(topic, receiver, tmp_path, mqtrace)
 
 def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
     topic.send(body_of(pub(), before()), partition=0)
+    receiver.rejects = 1
     options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
     options += ["--messaging-system", "kafka"]
     assert main(["forward", *_options(topic, receiver, "--once", *options)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out, err = (" ".join(text.split()) for text in capsys.readouterr())
     summary = rf"1 trace message \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
-    assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 span has one half only", out)
+    rejected = "1 span was rejected by the receiver"
+    assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 span has one half only; {rejected}", out)
+    assert err == f"mqtrace: warning: {rejected}"
     contents = [(service, b"kafka" in span) for spans in receiver.contents().values() for service, span in spans]
     assert contents == [("mq", True)] * 2
 
