@@ -212,7 +212,8 @@ class SpanQueue(Generic[Item]):
             self._drop_surplus()
             removed, refused, dropped = self._removed, self._refused, dict(self._dropped)
             waiting = len(self._waiting)  # once: other threads append meanwhile
-            if (removed, refused) != (self._removed, self._refused):  # a finalizer came in between
+            # Meanwhile a finalizer came in, or a thread appended to a full queue.
+            if (removed, refused) != (self._removed, self._refused) or waiting > self._max_size:
                 return self.stats()
             return LaneStats(
                 offered=removed + waiting + refused,

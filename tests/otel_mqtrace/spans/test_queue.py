@@ -134,6 +134,43 @@ def test_finalizer_may_offer_while_the_same_thread_is_in_the_queue(function, dro
         assert len([queue.take() for _ in range(3) if queue.waiting]) == left
 
 
+class _ClockThatHoldsOthers(ManualClock):
+    """Stands still; a thread that looks at it while no item waits, and is not this one, goes on when it may."""
+
+    def __init__(self):
+        super().__init__()
+        self._own, self.looked, self.may_go_on = threading.get_ident(), threading.Event(), threading.Event()
+
+    def monotonic_ns(self):
+        if threading.get_ident() != self._own:
+            self.looked.set()
+            self.may_go_on.wait(GENEROUS_S)
+        return super().monotonic_ns()
+
+
+@pytest.mark.parametrize("drop_policy", ["newest", "oldest"])
+def test_stats_keep_the_bound_when_a_thread_found_room_that_another_one_took(drop_policy):
+    for between in every_line_of(SpanQueue.stats):
+        clock = _ClockThatHoldsOthers()
+        queue = _queue(1, drop_policy, clock=clock)
+        late = threading.Thread(target=queue.offer, args=("late",))
+        late.start()
+        assert clock.looked.wait(GENEROUS_S)
+        queue.offer("first")
+
+        def append(clock=clock, queue=queue, late=late):
+            clock.may_go_on.set()
+            while late.is_alive() and queue.waiting == 1:
+                late.join(0.001)
+
+        with between(append):
+            stats = queue.stats()
+        append()
+        late.join()
+        assert account_balances(stats)
+        assert stats["pending"] == queue.stats()["pending"] == 1
+
+
 def test_batch_that_ctrl_c_kept_from_being_settled_has_failed():
     queue = _queue(batch_size=2)
     for item in ("exported", "exported too", "comes later"):
