@@ -16,7 +16,8 @@ from pyarrow.fs import AzureFileSystem
 
 from spark_jobs.java import find_java
 from tests.peers.go_build import GoProgram, built
-from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, jars_of, peers_cache
+from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, jars_of, made_once, peers_cache
+from tests.support.programs import run_program
 
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTS_WITHIN_S = 240
@@ -224,13 +225,17 @@ def gcs(logs: Path) -> Iterator[TestStore]:
 
 def _npm_program(package: str, version: str, name: str) -> Path:
     """Return a program of a package of npm's, installed once per machine."""
-    target = peers_cache() / f"{package}-{version}"
-    if not target.is_dir():
-        beside = target.with_name(f"{target.name}.{os.getpid()}")
-        command = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(beside)]
-        subprocess.run([*command, f"{package}@{version}"], check=True, timeout=STARTS_WITHIN_S * 3)
-        beside.rename(target)
-    return target / "node_modules" / ".bin" / name
+
+    def install(folder: Path) -> None:
+        npm = shutil.which("npm")
+        if npm is None:
+            raise PeerUnavailableError(f"no npm on the path to install {package} with")
+        command = [npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", folder, f"{package}@{version}"]
+        done = run_program(*command, timeout_s=STARTS_WITHIN_S * 3)
+        if done.returncode:
+            raise PeerUnavailableError(f"npm could not install {package}: {done.stderr[-300:] or 'no reason given'}")
+
+    return made_once(peers_cache() / f"{package}-{version}", install) / "node_modules" / ".bin" / name
 
 
 @contextmanager

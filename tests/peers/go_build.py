@@ -4,11 +4,9 @@
 
     python -m tests.peers.go_build collector jaeger     # builds what is not in the cache yet, one after the other
 
-A second build waits for the first: a lock file beside the program marks a build in progress, and the system
-frees it when that process ends, however it ends.
+A second build waits for the first.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -18,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.peers.peer import PeerBrokenError, PeerUnavailableError, peers_cache
+from tests.peers.peer import PeerBrokenError, PeerUnavailableError, made_once, peers_cache
 from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent
@@ -71,32 +69,21 @@ def built(program: GoProgram) -> Path:
         PeerUnavailableError: there is no Go here, or it cannot fetch the modules, or not in time.
         PeerBrokenError: the modules are there and do not compile.
     """
-    target = program.target
-    if target.is_file():
-        return target
+    return made_once(program.target, lambda beside: _build(program, beside))
+
+
+def _build(program: GoProgram, target: Path) -> None:
     go = shutil.which("go")
     if go is None:
         raise PeerUnavailableError(f"no Go (go) on the path to build {program.name} with")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(f"{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.is_file():
-            _build(go, program, target)
-    return target
-
-
-def _build(go: str, program: GoProgram, target: Path) -> None:
     # Listed first: what fails there is the network's or the Go release's doing, and no mistake of the recipe.
     listed = _run([go, "list", "-mod=readonly", "-deps", program.package], program, FETCH_SECONDS)
     if listed.returncode:
         raise PeerUnavailableError(f"Go could not fetch the modules of {program.name}: {_reason(listed)}")
-    # Built beside and renamed: an interrupted build must not look complete.
-    beside = target.with_name(f"{target.name}.{os.getpid()}")
     flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w"]
-    compiled = _run([go, "build", *flags, "-o", str(beside), program.package], program, BUILD_SECONDS)
+    compiled = _run([go, "build", *flags, "-o", str(target), program.package], program, BUILD_SECONDS)
     if compiled.returncode:
         raise PeerBrokenError(f"Go could not build {program.name}: {_reason(compiled)}")
-    beside.rename(target)
 
 
 def _run(command: list[str], program: GoProgram, patience_s: float) -> subprocess.CompletedProcess[str]:

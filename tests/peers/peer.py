@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -11,10 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from random import sample
+from random import SystemRandom
+from tempfile import TemporaryDirectory
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
+
+import pytest
 
 from otel_mqtrace._errors import PeerError
 from tests.support.programs import run_program
@@ -28,11 +32,15 @@ if TYPE_CHECKING:
 START_SECONDS, STOP_SECONDS, FETCH_SECONDS = 240, 20, 900
 _PROBE_SECONDS = 0.1
 _LOG_SHOWN = 6000
-_FIRST_PORT, _FIRST_CONNECTION_PORT = 20_002, 32_768
+_FIRST_PORT, _END_OF_PORTS = 20_002, 65_000
+_CONNECTION_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-class PeerUnavailableError(Exception):
-    """The peer cannot be had on this machine, or was not wanted; its text is the reason beside the skipped tests."""
+class PeerUnavailableError(pytest.skip.Exception):
+    """The peer cannot be had on this machine, or was not wanted: its text is the reason beside the skipped tests.
+
+    A test or fixture that lets it pass is skipped.
+    """
 
 
 class PeerBrokenError(Exception):
@@ -59,14 +67,24 @@ def peers_cache() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return that many free loopback ports, which no outgoing connection takes before the server opens them.
+    """Return that many free loopback ports, which nothing else takes before the server opens them.
 
-    They lie below the ports that systems give to connections, and the one 2 below each is free too: RocketMQ's broker
-    opens it beside its own.
+    Each is returned once, whichever process of this machine asks, and no system gives one to an outgoing connection. The
+    one 2 below each is free too: RocketMQ's broker opens it beside its own.
     """
-    candidates = range(_FIRST_PORT, _FIRST_CONNECTION_PORT, 4)
-    free = (port for port in sample(candidates, len(candidates)) if all(map(_is_free, (port, port - 2))))
-    return list(islice(free, count))
+    low, high = _connection_ports()
+    candidates = [port for port in range(_FIRST_PORT, _END_OF_PORTS, 4) if not low <= port <= high + 2]
+    in_any_order = SystemRandom().sample(candidates, len(candidates))  # of its own: every test has one seed
+    return list(islice((port for port in in_any_order if all(map(_is_free, (port, port - 2))) and _claim(port)), count))
+
+
+def _connection_ports() -> tuple[int, int]:
+    """Return the first and the last port that this system gives to outgoing connections."""
+    try:
+        low, high = map(int, _CONNECTION_PORTS.read_text(encoding="ascii").split())
+    except FileNotFoundError:  # macOS
+        return 49_152, 65_535
+    return low, high
 
 
 def _is_free(port: int) -> bool:
@@ -77,6 +95,21 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _claim(port: int) -> bool:
+    """Hold the UDP port of this number, which no server wants, until this process ends; no other process can."""
+    claim = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        claim.bind(("127.0.0.1", port))
+    except OSError:
+        claim.close()
+        return False
+    _CLAIMS.append(claim)
+    return True
+
+
+_CLAIMS: list[socket.socket] = []
 
 
 def until(ask: Callable[[], Answer], enough: Callable[[Answer], bool], *, patience_s: float) -> Answer:
@@ -111,6 +144,9 @@ class ServerProcess:
         text = self.log.read_text(encoding="utf-8", errors="replace")
         raise PeerBrokenError(f"{self.name} did not come up:\n{text[-_LOG_SHOWN:]}")
 
+    def has_logged(self, text: bytes) -> bool:
+        return text in self.log.read_bytes()
+
     def stop(self, patience_s: float = STOP_SECONDS) -> int | None:
         """Ask it to end, and return its exit code; ``None`` when it had to be killed."""
         code = None
@@ -128,24 +164,45 @@ class ServerProcess:
         self._process = None
 
 
-def jars_of(pom: Path, name: str) -> Path:
-    """Return the folder with the jars that ``pom`` depends on, fetched by Maven the first time; ``name`` says whose."""
-    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
-    target = peers_cache() / f"{name.lower()}-{digest}"
-    if target.is_dir():
+def made_once(target: Path, make: Callable[[Path], None]) -> Path:
+    """Return ``target``, which ``make`` writes the first time: to another path, renamed to this one when it is complete.
+
+    A second process waits for the first, whose lock the system frees however that process ends.
+    """
+    if target.exists():
         return target
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise PeerUnavailableError(f"no Maven (mvn) on the path to fetch {name}'s jars with")
-    beside = target.with_name(f"{target.name}.{os.getpid()}")
-    command = [maven, "-B", "-q", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
-    # Fetched beside and renamed: an interrupted fetch must not look complete.
-    try:
-        done = run_program(*command, f"-DoutputDirectory={beside}", timeout_s=FETCH_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise PeerUnavailableError(f"Maven did not fetch {name}'s jars within {FETCH_SECONDS} s") from None
-    if done.returncode:
-        errors = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
-        raise PeerUnavailableError(f"Maven could not fetch {name}'s jars: {(errors or ['no reason given'])[0][:300]}")
-    beside.rename(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(f"{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            with TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as unfinished:
+                beside = Path(unfinished) / target.name
+                make(beside)
+                beside.rename(target)
     return target
+
+
+def jars_of(pom: Path, name: str) -> Path:
+    """Return the folder with the jars that ``pom`` depends on, fetched by Maven the first time; ``name`` says whose.
+
+    Raises:
+        PeerUnavailableError: there is no Maven here, or it cannot fetch all of them, or not in time.
+    """
+
+    def fetch(folder: Path) -> None:
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise PeerUnavailableError(f"no Maven (mvn) on the path to fetch {name}'s jars with")
+        command = [maven, "-B", "-q", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
+        try:
+            done = run_program(*command, f"-DoutputDirectory={folder}", timeout_s=FETCH_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise PeerUnavailableError(f"Maven did not fetch {name}'s jars within {FETCH_SECONDS} s") from None
+        if done.returncode:
+            errors = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+            raise PeerUnavailableError(
+                f"Maven could not fetch {name}'s jars: {(errors or ['no reason given'])[0][:300]}"
+            )
+
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    return made_once(peers_cache() / f"{name.lower()}-{digest}", fetch)

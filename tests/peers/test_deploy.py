@@ -73,6 +73,7 @@ def _make_topic(kafka):
     places = {"kafka:9092": kafka.bootstrap_servers}
     made = kafka.topics(*(_elsewhere(word, places) for word in SERVICES["trace-topic"]["command"]))
     assert made.returncode == 0, made.stdout + made.stderr
+    kafka.await_topic(TRACE_TOPIC)
 
 
 def test_topic_is_made_and_the_health_check_answers(kafka):
@@ -103,7 +104,7 @@ def test_deployed_forwarder_puts_a_java_application_into_jaeger(
     log = tmp_path / "log"
     assert service["restart"] == "always"
     forwarder = ServerProcess("the forwarder", log)
-    forwarder.start(command, environment, lambda: b" accepted, " in log.read_bytes())
+    forwarder.start(command, environment, lambda: forwarder.has_logged(b" accepted, "))
     try:
         query = JaegerQuery(jaeger.query_url)
         (trace_id,) = query.ids_with(

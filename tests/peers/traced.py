@@ -19,14 +19,16 @@ from otel_mqtrace.hooks import guard
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.consuming import poll
 
+_EXPORT_SECONDS, _FLUSH_MILLIS = 60, 120_000  # after a shorter wait for an answer the spans are sent a second time
+
 
 def http_to(server: Any) -> SpanExporter:
     """Return OpenTelemetry's exporter to a Collector or Jaeger, over HTTP."""
-    return HttpExporter(endpoint=server.traces_url)
+    return HttpExporter(endpoint=server.traces_url, timeout=_EXPORT_SECONDS)
 
 
 def grpc_to(server: Any) -> SpanExporter:
-    return GrpcExporter(endpoint=server.grpc_endpoint, insecure=True)
+    return GrpcExporter(endpoint=server.grpc_endpoint, insecure=True, timeout=_EXPORT_SECONDS)
 
 
 @contextmanager
@@ -46,14 +48,17 @@ def recording(instrumentor: Any = None, **options: Any) -> Iterator[RecordingExp
 def traced(service: str, *exporters: SpanExporter) -> Iterator[None]:
     """Trace confluent-kafka as ``service``; what is still queued at the block's end is exported then."""
     provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
-    provider.add_span_processor(MqTraceSpanProcessor(*exporters))
+    processor = MqTraceSpanProcessor(*exporters)
+    provider.add_span_processor(processor)
     instrumentor = MqTraceInstrumentor()
     instrumentor.instrument(tracer_provider=provider, exporters=())
     try:
         yield
     finally:
         instrumentor.uninstrument()
+        is_exported = processor.force_flush(_FLUSH_MILLIS)
         provider.shutdown()
+    assert is_exported
 
 
 def send(kafka: Any, topic: str, count: int = 1) -> None:

@@ -9,8 +9,10 @@ from opentelemetry import trace
 
 from otel_mqtrace.spans.mapping import trace_context_of
 
+PATIENCE_SECONDS = 60  # a busy machine is no failure
 
-def poll(consumer, *, timeouts=20):
+
+def poll(consumer, *, timeouts=PATIENCE_SECONDS):
     """Return the first thing that a poll gives, a message or an error; fail when nothing comes for that many seconds."""
     for _ in range(timeouts):
         message = consumer.poll(1)
@@ -20,7 +22,7 @@ def poll(consumer, *, timeouts=20):
 
 
 def consume(consumer, count):
-    messages = consumer.consume(count, 10)
+    messages = consumer.consume(count, PATIENCE_SECONDS)
     assert len(messages) == count
     return messages
 
@@ -44,7 +46,7 @@ async def aio_consumer(kafka, topic, make=AIOConsumer, **conf):
     return consumer
 
 
-async def aio_poll(consumer, *, timeouts=20):
+async def aio_poll(consumer, *, timeouts=PATIENCE_SECONDS):
     for _ in range(timeouts):
         message = await consumer.poll(1)
         if message is not None:
@@ -61,4 +63,4 @@ async def let_others_run():
 def in_thread(act, *args):
     """Return what ``act`` returns in a new thread."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(act, *args).result(timeout=20)
+        return pool.submit(act, *args).result(timeout=PATIENCE_SECONDS)

@@ -21,6 +21,7 @@ STORE_SECONDS = 1_700_000_000
 QUEUE_ID = 3
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _STOP_SECONDS = 1
+_ANSWER_SECONDS = 30
 _TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 
@@ -213,11 +214,14 @@ def message_of(topic, body=b"hello", *, properties=None, **fields):
 
 @contextmanager
 def clients_of(endpoints):
-    """Give a function that starts a client of a proxy, given its class and further arguments; all are shut down."""
+    """Give a function that starts a client of a proxy, given its class and further arguments; all are shut down.
+
+    They wait longer for an answer than the three seconds of their default: a busy machine is no failure.
+    """
     running = []
 
     def start(make, *args, namespace="", **kwargs):
-        conf = rocketmq.ClientConfiguration(endpoints, rocketmq.Credentials(), namespace)
+        conf = rocketmq.ClientConfiguration(endpoints, rocketmq.Credentials(), namespace, _ANSWER_SECONDS)
         client = make(conf, *args, **kwargs)
         client.startup()
         running.append(client)

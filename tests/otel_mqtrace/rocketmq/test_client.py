@@ -11,11 +11,12 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq import commands
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient
 from otel_mqtrace.rocketmq.connections import SilentError, read_address, read_addresses
+from otel_mqtrace.testing import ManualClock
 from tests.support.programs import run_in_child
-from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
+from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster, silence
 
 NOWHERE = "127.0.0.1:1"
-BRIEF_MS = 300
+BRIEF_MS = 2_000
 
 
 @pytest.fixture
@@ -66,14 +67,14 @@ def test_late_flush_or_missing_slave_is_a_success(cluster, client, code):
 
 
 def test_silent_server_leaves_time_for_the_next(cluster):
-    [broker] = cluster.brokers
+    [broker], clock = cluster.brokers, ManualClock()
     cluster.slave(broker)
     with (
         RemotingCluster() as mute,
-        closing(RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=2_000)) as client,
+        closing(RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=10_000, clock=clock)) as client,
     ):
-        mute.name_server.answer_first(commands.RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENCE)
-        broker.answer_first(commands.RequestCode.GET_MIN_OFFSET, SILENCE)
+        mute.name_server.answer_first(commands.RequestCode.GET_ROUTEINFO_BY_TOPIC, silence(clock, 5_000))
+        broker.answer_first(commands.RequestCode.GET_MIN_OFFSET, silence(clock, 5_000))
         queue = client.route("T").readable[0]
         assert client.bounds([queue]) == {queue: (0, 0)}
         client.forget_route("T")

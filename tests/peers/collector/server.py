@@ -1,9 +1,7 @@
 """Run a real OpenTelemetry Collector on free loopback ports, with the configuration of a test."""
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from typing_extensions import Self
@@ -11,7 +9,9 @@ from typing_extensions import Self
 from tests.peers.peer import ServerProcess, free_ports
 
 HERE = Path(__file__).resolve().parent
-_ANSWER_SECONDS = 2
+READY = b"Everything is ready"
+"""What a Collector, and a Jaeger, logs when each of its pipelines has started."""
+_PATIENCE_SECONDS = 60
 
 
 class Collector:
@@ -43,25 +43,24 @@ class Collector:
         self._environment = {name: str(value) for name, value in {**own, **environment}.items()}
         directory.mkdir(parents=True, exist_ok=True)
         self._server = ServerProcess("the Collector", directory / "log")
+        self._is_running = False
 
     def __enter__(self) -> Self:
-        self._server.start(self._command, self._environment, self._takes_spans)
+        self._server.start(self._command, self._environment, lambda: self._server.has_logged(READY))
+        self._is_running = True
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
-        self._server.stop()
+        """End it when all that it took is written, as its exit code says."""
+        if self._is_running:
+            self._is_running = False
+            code = self._server.stop(_PATIENCE_SECONDS)
+            assert code == 0, f"the Collector ended with {code}"
 
     def metrics(self) -> str:
         """Return what it exposes about itself to Prometheus."""
-        with urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=_ANSWER_SECONDS) as answer:
+        with urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=_PATIENCE_SECONDS) as answer:
             return answer.read().decode()
-
-    def _takes_spans(self) -> bool:
-        try:
-            urlopen(self.traces_url, timeout=_ANSWER_SECONDS).close()
-        except HTTPError as answer:
-            return answer.code == HTTPStatus.METHOD_NOT_ALLOWED  # it takes a POST only
-        return False

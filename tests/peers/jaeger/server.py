@@ -16,18 +16,22 @@ from urllib.request import urlopen
 
 from typing_extensions import Self
 
+from tests.peers.collector.server import READY
 from tests.peers.peer import ServerProcess, free_ports, until
 from tests.peers.traced import of_message
 
 HERE = Path(__file__).resolve().parent
-_ANSWER_SECONDS, _PATIENCE_SECONDS = 5, 20
+_PATIENCE_SECONDS = 60
 _SOON, _LONG = timedelta(hours=1), timedelta(days=3650)
 _MANY = 1000
 
 
 @dataclass(frozen=True)
 class JaegerQuery:
-    """Questions to the Jaeger at ``url``; each waits until the answer holds ``spans`` spans, for they arrive batched."""
+    """Questions to the Jaeger at ``url``; each waits until the answer holds ``spans`` spans.
+
+    What is sent to it directly is stored when it answers; a Collector hands on later.
+    """
 
     url: str
 
@@ -77,7 +81,7 @@ class JaegerQuery:
 
     def _ask(self, path: str, parameters: dict[str, Any]) -> dict[str, Any]:
         try:
-            with urlopen(f"{self.url}{path}?{urlencode(parameters)}", timeout=_ANSWER_SECONDS) as answer:
+            with urlopen(f"{self.url}{path}?{urlencode(parameters)}", timeout=_PATIENCE_SECONDS) as answer:
                 return json.load(answer)
         except HTTPError as refusal:
             if refusal.code == HTTPStatus.NOT_FOUND:
@@ -106,12 +110,8 @@ class Jaeger:
 
     def __enter__(self) -> Self:
         command = [str(self.program), "--config", f"file:{HERE / 'jaeger.yaml'}"]
-        self._server.start(command, self._ports, self._answers)
+        self._server.start(command, self._ports, lambda: self._server.has_logged(READY))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop()
-
-    def _answers(self) -> bool:
-        urlopen(f"{self.query_url}/api/v3/services", timeout=_ANSWER_SECONDS).close()
-        return True
+        self._server.kill()

@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import Producer as OwnProducer
 from typing_extensions import Self
 
 from spark_jobs.java import find_java
-from tests.peers.peer import PeerBrokenError, ServerProcess, free_ports, jars_of
+from tests.peers.peer import PeerBrokenError, ServerProcess, free_ports, jars_of, until
 from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent
@@ -57,14 +57,25 @@ class KafkaBroker:
         self._server.kill()
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop()
+        self._server.kill()  # its files go with it
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         admin.create_topics([topic])[name].result(PATIENCE_SECONDS)
+        self.await_topic(name)
         return name
+
+    def await_topic(self, name: str) -> None:
+        """Wait until the broker leads each partition of a topic: the controller answers the creation before."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+
+        def leads() -> bool:
+            topic = admin.list_topics(name, PATIENCE_SECONDS).topics[name]
+            return topic.error is None and all(each.leader >= 0 for each in topic.partitions.values())
+
+        assert until(leads, bool, patience_s=PATIENCE_SECONDS), f"{name} has no leaders"
 
     def settle(self, transactional_id: str) -> None:
         """Wait until the markers of the id's last transaction are written; the earlier holder of the id is fenced off."""

@@ -3,7 +3,8 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,18 @@ from otel_mqtrace.model import TraceContext
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Request
 from otel_mqtrace.rocketmq.commands import Command, Queue, RequestCode
 from spark_jobs.java import find_java
-from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, jars_of
+from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, jars_of, until
 from tests.support.native_spans import traced
 from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent
 VERSION = "5.5.0"
 PATIENCE_SECONDS = 150
+_NEVER_MS = 3_600_000  # as broker.conf has it
 _OPENED = ("java.nio", "sun.nio.ch", "java.lang", "java.util", "jdk.internal.ref")
 _BROKER = "broker.BrokerStartup"
-_UPDATE_AND_CREATE_GROUP = 200
+_UPDATE_BROKER_CONFIG, _GET_BROKER_RUNTIME_INFO, _UPDATE_AND_CREATE_GROUP = 25, 28, 200
+_ENDS_OF_TRANSACTIONS = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 
 @dataclass
@@ -35,6 +38,7 @@ class RocketMq:
 
     directory: Path
     broker_lines: str = ""  # of its configuration, beside broker.conf's
+    access: Mapping[str, str] = field(default_factory=dict)  # the keys that its requests are signed with
     has_proxy: bool = True
     endpoints: str = ""
     name_server: str = ""
@@ -51,7 +55,7 @@ class RocketMq:
         names, broker, replicas, grpc, remoting = free_ports(5)
         self.name_server, self.broker = f"127.0.0.1:{names}", f"127.0.0.1:{broker}"
         self.endpoints = f"127.0.0.1:{grpc}"
-        self._client = RemotingClient(self.name_server)
+        self._client = RemotingClient(self.name_server, timeout_ms=PATIENCE_SECONDS * 1_000, **self.access)
         self._write("names.conf", f"listenPort={names}\nbindAddress=127.0.0.1\n")
         conf = (HERE / "broker.conf").read_text(encoding="utf-8")
         store = self.directory / "store"
@@ -78,11 +82,18 @@ class RocketMq:
 
     def restart_broker(self) -> None:
         """Stop the broker as an operator does, and start it again on its files and ports."""
-        self._servers[_BROKER].stop(PATIENCE_SECONDS)
+        assert self._servers[_BROKER].stop(PATIENCE_SECONDS) is not None
+        self._await_name_server()
         self.start_broker()
 
     def kill_broker(self) -> None:
         self._servers[_BROKER].kill()
+        self._await_name_server()
+
+    def _await_name_server(self) -> None:
+        """Wait until the name server knows that the broker is away: it would take the next one's place for it."""
+        known = until(self._client.masters, lambda masters: self.broker not in masters, patience_s=PATIENCE_SECONDS)
+        assert self.broker not in known
 
     def start_broker(self) -> None:
         self._start(_BROKER, "-c", "broker.conf", heap_mb=512, answers=lambda: self.broker in self._client.masters())
@@ -110,22 +121,47 @@ class RocketMq:
         return name
 
     def send(self, topic: str, *bodies: bytes, **properties: str) -> list[Queue]:
-        """Send messages to the queues of a topic in turn; return the queue of each."""
+        """Send messages to the queues of a topic in turn, settled; return the queue of each."""
         queues = self._client.writable(topic)
         outgoing = [
             Outgoing(queue=queues[at % len(queues)], body=body, properties=properties) for at, body in enumerate(bodies)
         ]
         sent = self._client.send(outgoing, group="peer-tests")
         assert sent == [None] * len(sent)
+        self.settle()
         return [each.queue for each in outgoing]
 
     def export(self, *contexts: TraceContext, **options: Any) -> None:
-        """Write records as an instrumented application does."""
+        """Write records as an instrumented application does, settled."""
         processor, trace = traced(NativeRocketMqSpanExporter(namesrv=self.name_server, **options))
         for context in contexts:
             trace(context)
         assert processor.force_flush()
         processor.shutdown()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the queues and the index hold all that the broker has stored: it answers a send before."""
+
+        def behind() -> int:
+            table = json.loads(self._ask(Command(_GET_BROKER_RUNTIME_INFO)).body)["table"]
+            return int(table["dispatchBehindBytes"])
+
+        assert until(behind, lambda count: count <= 0, patience_s=PATIENCE_SECONDS) <= 0
+
+    def count_recorded_ends(self) -> int:
+        """Return how many notes on ended transactions the broker has written: it writes one after its answer."""
+        answer = self._ask(Command(RequestCode.GET_MAX_OFFSET, {"topic": _ENDS_OF_TRANSACTIONS, "queueId": "0"}))
+        return int(answer.fields["offset"])
+
+    @contextmanager
+    def checking_transactions(self) -> Iterator[None]:
+        """Let the broker ask, for the length of a block, how the transactions end of which it has no note."""
+        self._set_transaction_timeout(1)
+        try:
+            yield
+        finally:
+            self._set_transaction_timeout(_NEVER_MS)
 
     def drain(self, topic: str, *, commits: bool = False, **access: str) -> list[LandedMessage]:
         """Return what the forwarder's source reads of a trace topic, from the committed offset to the end."""
@@ -135,8 +171,11 @@ class RocketMq:
                 source.commit()
         return landed
 
-    def _ask(self, command: Command) -> None:
-        self._client.call(Request((self.broker,), command, "the test's set-up"))
+    def _set_transaction_timeout(self, timeout_ms: int) -> None:
+        self._ask(Command(_UPDATE_BROKER_CONFIG, body=b"transactionTimeOut=%d" % timeout_ms))
+
+    def _ask(self, command: Command) -> Command:
+        return self._client.call(Request((self.broker,), command, "the test's set-up"))
 
     def _write(self, name: str, text: str) -> None:
         (self.directory / name).write_text(text, encoding="utf-8")
@@ -166,7 +205,7 @@ class RocketMq:
         return not self._client.masters()
 
     def _has_a_proxy(self) -> bool:
-        return b"startup successfully" in (self.directory / "proxy.ProxyStartup.out").read_bytes()
+        return self._servers["proxy.ProxyStartup"].has_logged(b"startup successfully")
 
     def _java(self, heap_mb: int) -> list[str]:
         java = [str(find_java().path / "bin" / "java"), f"-Xmx{heap_mb}m", "-XX:MaxDirectMemorySize=384m"]

@@ -18,7 +18,6 @@ from bridge.query.search import ArrivalRange
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import ContextCode
-from tests.peers.peer import until
 from tests.support.archives import find_by_key, search_once
 from tests.support.native_spans import pub, sub
 from tests.support.rocketmq_proxy import message_of
@@ -27,17 +26,6 @@ pytestmark = pytest.mark.peers
 
 _AGENT_SPANS = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup" / "otlp.jsonl"
 _LINE = re.compile(r"(Pub|Sub) +(\S+) +(\S+) +(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) +(\d+)ms +(\S+)")
-
-
-@pytest.fixture
-def export(rocketmq_server):
-    """Export contexts as an instrumented application does, and wait until the broker's index knows them."""
-
-    def write(*contexts):
-        rocketmq_server.export(*contexts)
-        assert _find_messages(rocketmq_server, contexts[0].beans[0].msg_id)
-
-    return write
 
 
 def _sent(**changes):
@@ -55,10 +43,10 @@ def _printed(rocketmq_server, msg_id):
     return [(kind, group, host, int(cost), status) for kind, group, host, _, cost, status in _LINE.findall(output)]
 
 
-def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, export):
+def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server):
     sent = _sent(cost_ms=7, group_name="order-producers")
     failed = {"success": False, "context_code": ContextCode.EXCEPTION}
-    export(
+    rocketmq_server.export(
         sent,
         _consumed(sent, group_name="billing", request_id="A" * 32, cost_ms=11, **failed),
         _consumed(sent, group_name="billing", request_id="B" * 32, cost_ms=12),
@@ -72,14 +60,14 @@ def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, expo
         ("shipping", "success"),
     ]
     failed_send = _sent(success=False)
-    export(failed_send)
+    rocketmq_server.export(failed_send)
     assert [line[-1] for line in _printed(rocketmq_server, failed_send.beans[0].msg_id)] == ["failed"]
 
 
-def test_compressed_body_is_read_by_mqadmin(rocketmq_server, export):
+def test_compressed_body_is_read_by_mqadmin(rocketmq_server):
     """Above four kilobytes we compress as Java's producer does."""
     sents = [_sent() for _ in range(60)]
-    export(*sents)
+    rocketmq_server.export(*sents)
     assert [line[0] for line in _printed(rocketmq_server, sents[30].beans[0].msg_id)] == ["Pub"]
 
 
@@ -96,6 +84,7 @@ def test_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_server, start
     finally:
         instrumentor.uninstrument()
         provider.shutdown()
+    rocketmq_server.settle()
     assert _find_messages(rocketmq_server, msg_id)
     assert [(kind, who, status) for kind, who, _, _, status in _printed(rocketmq_server, msg_id)] == [
         ("Pub", "order-producers", "success"),
@@ -112,6 +101,7 @@ def test_spans_of_the_recorded_java_agent_appear_in_mqadmin(rocketmq_server, tmp
     native = f"rocketmq://{rocketmq_server.name_server}/RMQ_SYS_TRACE_TOPIC"
     assert run(ForwardOptions(source=str(spans), native=native, once=True, timeout_ms=30_000), as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 564
+    rocketmq_server.settle()
     msg_id = "C000020262BB60E53B936993956C0003"
     assert _find_messages(rocketmq_server, msg_id)
     printed = _printed(rocketmq_server, msg_id)
@@ -123,11 +113,16 @@ def test_spans_of_the_recorded_java_agent_appear_in_mqadmin(rocketmq_server, tmp
 
 
 def _find_messages(rocketmq_server, msg_id):
-    return until(lambda: find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", msg_id), bool, patience_s=30)
+    return find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
 
 
 @pytest.fixture(scope="module")
-def found(rocketmq_server):
+def begin_ms():
+    return int(time() * 1000)
+
+
+@pytest.fixture(scope="module")
+def found(rocketmq_server, begin_ms):
     """Search a topic for its only message, which was sent and consumed by two groups; returns what is known of it."""
     topic, whole = rocketmq_server.create_topic("peer-query", queues=4), _sent()
     by_groups = [_consumed(whole, group_name=name, request_id=new_unique_id()) for name in ("billing", "stock")]
@@ -141,13 +136,12 @@ def found(rocketmq_server):
 
 
 def test_query_by_the_index_finds_what_mqadmin_finds(found):
-    stories = until(found, lambda stories: [len(story.groups) for story in stories] == [2], patience_s=30)
-    assert [in_one_sentence(story) for story in stories] == ["Sent once; consumed by 2 groups."]
+    assert [in_one_sentence(story) for story in found()] == ["Sent once; consumed by 2 groups."]
 
 
-def test_query_by_a_scan_finds_a_message_in_its_time_range(found):
+def test_query_by_a_scan_finds_a_message_in_its_time_range(found, begin_ms):
     now_ms, minute_ms = int(time() * 1000), 60_000
-    around = found(reads_all=True, arrivals=ArrivalRange(now_ms - minute_ms, now_ms + minute_ms))
+    around = found(reads_all=True, arrivals=ArrivalRange(begin_ms - minute_ms, now_ms + minute_ms))
     assert [len(story.groups) for story in around] == [2]
-    for arrivals in (ArrivalRange(now_ms + minute_ms, None), ArrivalRange(None, now_ms - 10 * minute_ms)):
+    for arrivals in (ArrivalRange(now_ms + minute_ms, None), ArrivalRange(None, begin_ms - 10 * minute_ms)):
         assert found(reads_all=True, arrivals=arrivals) == ()

@@ -10,6 +10,7 @@ from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.rocketmq.client import RemotingClient
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.wire.native import decode_body
+from tests.peers.peer import START_SECONDS
 from tests.peers.rocketmq.server import RocketMq
 from tests.support.native_spans import pub, traced
 
@@ -58,8 +59,11 @@ def test_restarted_broker_loses_no_message(rocketmq_server, topic):
 
 
 def test_broker_killed_during_exports_loses_no_record(rocketmq_server, topic):
-    exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, trace_topic=topic)
-    processor, trace = traced(exporter, background=True, max_export_batch_size=1, export_timeout_millis=120_000)
+    patience = {
+        "export_timeout_millis": 2 * START_SECONDS * 1_000
+    }  # the broker is away for as long as it takes to start
+    exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, trace_topic=topic, **patience)
+    processor, trace = traced(exporter, background=True, max_export_batch_size=1, **patience)
     for number in range(60):
         trace(pub(number))
         if number == 0:
@@ -71,6 +75,7 @@ def test_broker_killed_during_exports_loses_no_record(rocketmq_server, topic):
     assert processor.force_flush(timeout_millis=120_000)
     assert processor.stats()["NativeRocketMqSpanExporter"]["failed"] == 0
     processor.shutdown()
+    rocketmq_server.settle()
     bodies = [decode_body(message.body) for message in rocketmq_server.drain(topic)]
     seen = {bean.msg_id for body in bodies for record in body.contexts for bean in record.beans}
     assert seen == {pub(number).beans[0].msg_id for number in range(60)}
@@ -79,6 +84,7 @@ def test_broker_killed_during_exports_loses_no_record(rocketmq_server, topic):
 def test_message_of_a_java_client_is_read(rocketmq_server, topic):
     for body in ("short", "long" * 2_000):
         rocketmq_server.mqadmin("sendMessage", "-t", topic, "-p", body, "-k", "java-key")
+    rocketmq_server.settle()
     landed = rocketmq_server.drain(topic)
     assert sorted(message.body for message in landed) == [b"long" * 2_000, b"short"]
     assert {message.keys for message in landed} == {"java-key"}
@@ -129,7 +135,7 @@ innerClientAuthenticationCredentials={"accessKey":"tracer","secretKey":"a long s
 def guarded(rocketmq_server, tmp_path_factory):
     """A broker that wants every request signed."""
     directory = tmp_path_factory.mktemp("guarded")
-    with RocketMq(directory, broker_lines=_GUARDED, has_proxy=False) as running:
+    with RocketMq(directory, broker_lines=_GUARDED, access=_ACCESS, has_proxy=False) as running:
         yield running
 
 
