@@ -370,7 +370,10 @@ class ConsumeHook(ReceiveHook):
 
     # -- the end -----------------------------------------------------------------------------------------------------
     def end_turn(self, call: ProcessSpan) -> None:
-        """End a handling whose consumer polls again: with success or with the worst of its blocks. Never raises."""
+        """End a handling whose consumer polls again: with success or the worst of its blocks, now or with the last one.
+
+        Never raises.
+        """
         try:
             call.leave()
             if deferred_ends:
@@ -392,8 +395,9 @@ class ConsumeHook(ReceiveHook):
                     if self._poll_metrics is not None:
                         self._poll_metrics.processed(plan.constants, took_ns)
                     return
-            code, exception = call.worst
-            self.after(call, code=code, exception=exception)
+            if not call.leave_to_blocks():
+                code, exception = call.worst
+                self.after(call, code=code, exception=exception)
         except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
             note_failure("ConsumeHook.end_turn")
 

@@ -83,7 +83,10 @@ class Delivery:
         return call.worst if call.blocks else (code, exception)
 
     def _outcomes(self, code: ContextCode, exception: BaseException | None) -> list[tuple[ProcessSpan, Outcome]]:
-        """Take everything out, one at a time: what another thread adds meanwhile is in this result or stays."""
+        """Take everything out, one at a time: what another thread adds meanwhile is in this result or stays.
+
+        What open blocks have is theirs to end.
+        """
         taken = []
         while self.calls:
             try:
@@ -91,7 +94,8 @@ class Delivery:
             except IndexError:  # another thread took the last one
                 break
             call.leave()
-            taken.append((call, self.outcome_of(call, code, exception)))
+            if not call.leave_to_blocks():
+                taken.append((call, self.outcome_of(call, code, exception)))
         return taken
 
 

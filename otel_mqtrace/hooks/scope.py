@@ -123,13 +123,14 @@ class ProcessSpan(SingleEnd):
     ``hook`` ends it. ``previous_ctx`` was current before, ``process_ctx`` lies behind the span while the messages are
     handled; ``indexes`` are the positions of the messages among those given to :meth:`ConsumeHook.before`. ``ids`` are
     set where nothing else has to be remembered. ``blocks`` are those that took the messages over, ``worst`` is
-    the worst of their outcomes.
+    the worst of their outcomes; ``expected_blocks`` is how many there will be, where that is not one for each message.
     """
 
     previous_ctx = _NO_CONTEXT
     messages = 1
     indexes: tuple[int, ...] = (0,)
     blocks = finished_blocks = 0
+    expected_blocks: int | None = None
     worst: tuple[ContextCode, BaseException | None] = _NO_FAILURE
     known_handling: Handling | None = None
     """What ``process.current()`` has returned."""
@@ -217,9 +218,15 @@ class ProcessSpan(SingleEnd):
         if code is not ContextCode.SUCCESS and self.worst is _NO_FAILURE:
             self.worst = code, exception
         self.finished_blocks += 1
-        if self.finished_blocks >= self.messages:
+        expected = self.messages if self.expected_blocks is None else self.expected_blocks
+        if self.finished_blocks >= expected:
             end = partial(defer_end, self.hook) if later else self.hook.after
             end(self, code=self.worst[0], exception=self.worst[1])
+
+    def leave_to_blocks(self) -> bool:
+        """Return whether blocks are still open: the last of them ends the span, for no further one takes part."""
+        self.expected_blocks = self.blocks  # before the other is read: a block of another thread may end meanwhile
+        return self.finished_blocks < self.blocks
 
     def release_span(self) -> None:
         """Keep only the ids of the ended span: this object may be remembered for long.

@@ -3,6 +3,7 @@
 import copy
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from threading import Event
 
 import confluent_kafka
@@ -17,7 +18,7 @@ from otel_mqtrace.hooks.outcome import missing_counts
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.consuming import consume, current_span_id, poll
+from tests.support.consuming import code_of, consume, current_span_id, poll
 from tests.support.mailbox import TRACEPARENT
 
 
@@ -36,6 +37,18 @@ def test_block_that_is_open_at_uninstrument_ends_there(consuming, spans):
     with process(poll(consuming(b"1"))):
         MqTraceInstrumentor().uninstrument()
         assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
+
+
+@pytest.mark.parametrize("end_turn", [methodcaller("poll", 0), methodcaller("close")], ids=["poll", "close"])
+def test_block_that_is_open_when_its_batch_is_over_ends_the_span(consuming, spans, end_turn):
+    consumer = consuming(b"1", b"2")
+    first, _ = consume(consumer, 2)
+    with pytest.raises(KeyError), process(first):  # noqa: PT012 - a handler
+        end_turn(consumer)
+        spans.assert_empty()
+        raise KeyError
+    span = spans.take()
+    assert (code_of(span), len(trace_context_of(span).beans)) == (ContextCode.EXCEPTION, 2)
 
 
 def test_second_block_of_a_message_or_its_copy_has_a_second_span(consuming, spans):
