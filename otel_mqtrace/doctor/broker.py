@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_mqtrace.config import Settings
-    from otel_mqtrace.doctor.checks import Checkup
+    from otel_mqtrace.doctor.findings import Checkup
 
 _TIMEOUT_S: Final = 4.0
 _DESCRIBE_TIMEOUT_S: Final = 2.0
@@ -63,12 +63,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
         try:
             admin = AdminClient({**connection, **silent, "allow.auto.create.topics": False}, logger=_quiet)
         except (KafkaException, TypeError, ValueError) as error:
-            checkup.error(
-                "kafka_config_refused",
-                f"the client refuses its properties, and every record is lost: {error_text(error)}",
-                where="MQTRACE_KAFKA_CONFIG",
-                fix="remove properties that librdkafka lacks, and give each one a valid value",
-            )
+            checkup.add("kafka_config_refused", where="MQTRACE_KAFKA_CONFIG", error=error_text(error))
             return
         try:
             cluster = fetch_metadata(admin, None, _TIMEOUT_S)
@@ -105,15 +100,12 @@ def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
     try:
         checkup.facts["rocketmq"] = {"topic": settings.trace_topic, "queues": _count_queues(settings)}
     except MqTraceError as error:
-        what = f"RocketMQ takes no records: {error}"
         if not is_unknown_topic(error):
-            fix = "start the name server and the brokers, or set MQTRACE_NAMESRV to host:port of a name server"
-            checkup.error("broker_unreachable", what, where="MQTRACE_NAMESRV", fix=fix)
+            checkup.add("broker_unreachable/rocketmq", where="MQTRACE_NAMESRV", error=error)
         elif settings.create_trace_topic:
             checkup.facts["rocketmq"] = _WILL_BE_CREATED
         else:
-            fix = "set traceTopicEnable=true at the brokers, or MQTRACE_CREATE_TRACE_TOPIC=true for another topic"
-            checkup.error("trace_topic_missing", what, where="MQTRACE_TRACE_TOPIC", fix=fix)
+            checkup.add("trace_topic_missing/rocketmq", where="MQTRACE_TRACE_TOPIC", error=error)
 
 
 def _count_queues(settings: Settings) -> int:
@@ -137,24 +129,15 @@ def _report_unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of
     if exported and settings.spool_dir is None and not has_spooled:  # a spool exports without brokers
         checkup.facts["broker"] = "took the records of the command, and does not answer since it ended"
         return
-    checkup.error(
-        "broker_unreachable",
-        f"the brokers of the trace topic do not answer: {why}",
-        where="the application's own brokers" if is_of_application else "MQTRACE_BOOTSTRAP_SERVERS",
-        fix="start them, name their address, or set TLS and SASL in the file of MQTRACE_KAFKA_CONFIG",
-    )
+    where = "the application's own brokers" if is_of_application else "MQTRACE_BOOTSTRAP_SERVERS"
+    checkup.add("broker_unreachable", where=where, error=why)
 
 
 def _resolve_connection(checkup: Checkup, settings: Settings, servers: str | None) -> dict[str, Any] | None:
     try:
         properties = merge_properties(settings.kafka_config, settings.bootstrap_servers)
     except UsageError as error:
-        checkup.error(
-            "kafka_config_unreadable",
-            str(error),
-            where="MQTRACE_KAFKA_CONFIG",
-            fix="name a file of name=value lines that this user can read",
-        )
+        checkup.add("kafka_config_unreadable", where="MQTRACE_KAFKA_CONFIG", error=error)
         return None
     if servers_of(properties):
         return properties
@@ -168,23 +151,13 @@ def _resolve_connection(checkup: Checkup, settings: Settings, servers: str | Non
 
 
 def _report_missing_topic(checkup: Checkup, settings: Settings) -> None:
-    if not _LEGAL_TOPIC.match(settings.trace_topic):
-        checkup.error(
-            "trace_topic_missing",
-            f"Kafka can have no topic named {settings.trace_topic!r}: every record is lost",
-            where="MQTRACE_TRACE_TOPIC",
-            fix="name one of at most 249 letters, digits, dots, hyphens and underscores",
-        )
-        return
-    if settings.create_trace_topic:
+    topic = settings.trace_topic
+    if not _LEGAL_TOPIC.match(topic):
+        checkup.add("trace_topic_missing/name", where="MQTRACE_TRACE_TOPIC", topic=repr(topic))
+    elif settings.create_trace_topic:
         checkup.facts["broker"]["note"] = _WILL_BE_CREATED
-        return
-    checkup.error(
-        "trace_topic_missing",
-        f"topic {settings.trace_topic} does not exist: every record is lost",
-        where="MQTRACE_TRACE_TOPIC",
-        fix=f"create {settings.trace_topic}, or set MQTRACE_CREATE_TRACE_TOPIC=true",
-    )
+    else:
+        checkup.add("trace_topic_missing", where="MQTRACE_TRACE_TOPIC", topic=topic)
 
 
 def _read_configuration(checkup: Checkup, settings: Settings, admin: Any) -> str | dict[str, str | None]:
@@ -205,20 +178,11 @@ def _read_configuration(checkup: Checkup, settings: Settings, admin: Any) -> str
 
 def _check_configuration(checkup: Checkup, settings: Settings, report: Mapping[str, str | None]) -> None:
     if "compact" in str(report.get("cleanup.policy")):
-        checkup.warning(
-            "trace_topic_compacted",
-            "the trace topic is compacted: of records with the same key only the last one stays",
-            where=settings.trace_topic,
-            fix="set cleanup.policy=delete on it",
-        )
+        checkup.add("trace_topic_compacted", where=settings.trace_topic)
     most = str(report.get("max.message.bytes") or "")
     if most.isdigit() and int(most) < settings.max_message_bytes:
-        checkup.error(
-            "trace_topic_too_small",
-            f"the trace topic takes messages of {most} bytes, and ours may have {settings.max_message_bytes}",
-            where="MQTRACE_MAX_MESSAGE_BYTES",
-            fix=f"set MQTRACE_MAX_MESSAGE_BYTES below {most}, or raise max.message.bytes of the topic",
-        )
+        ours = settings.max_message_bytes
+        checkup.add("trace_topic_too_small", where="MQTRACE_MAX_MESSAGE_BYTES", most=most, ours=ours)
 
 
 def _measure_skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dict[str, float]:
@@ -241,12 +205,8 @@ def _measure_skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> s
         return "not measured: the message was not taken"
     skew_ms, uncertain_ms = measured
     if abs(skew_ms) > _MOST_SKEW_MS + uncertain_ms:
-        checkup.warning(
-            "clock_skew",
-            f"the brokers' clock is {skew_ms:.0f} ms away from this machine's",
-            where="the broker that leads the probe's topic",
-            fix="synchronise both by NTP: latencies and the order of records are wrong by as much",
-        )
+        where = "the broker that leads the probe's topic"
+        checkup.add("clock_skew", where=where, skew_ms=f"{skew_ms:.0f}")
     return {"skew_ms": skew_ms, "uncertain_ms": uncertain_ms}
 
 

@@ -11,16 +11,14 @@ import ssl
 import tempfile
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from otel_mqtrace._errors import describe_install
-from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.clients.patching import INSTRUMENTATIONS
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY, captured_logs
@@ -30,63 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_mqtrace.clients.patching import Instrumentation
-
-NO_PROPAGATOR: Final = "no trace context is written into messages: senders and handlers end up in separate traces"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong; ``code`` is stable.
-
-    ``error`` means that messages go unrecorded, ``warning`` that some may, or that they are recorded twice.
-    No text of a finding may hold the value of a setting that can be a secret.
-    """
-
-    code: str
-    severity: Literal["error", "warning"]
-    what: str
-    where: str
-    fix: str
-
-
-@dataclass(slots=True)
-class Checkup:
-    """What was seen: ``facts`` by subject, ``findings`` in the order they were made, the same one once."""
-
-    facts: dict[str, Any] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def healthy(self) -> bool:
-        """Return whether nothing was found."""
-        return not self.findings
-
-    def error(self, code: str, what: str, *, where: str, fix: str) -> None:
-        """Note that messages go unrecorded."""
-        self._note(Finding(code, "error", what, where, fix))
-
-    def warning(self, code: str, what: str, *, where: str, fix: str) -> None:
-        """Note that some messages may go unrecorded, or be recorded twice."""
-        self._note(Finding(code, "warning", what, where, fix))
-
-    def _note(self, finding: Finding) -> None:
-        if all((finding.code, finding.what) != (each.code, each.what) for each in self.findings):
-            self.findings.append(finding)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return ``healthy``, ``findings`` and ``facts``, as ``--json`` prints them; no address shows a password."""
-        report = {"healthy": self.healthy, "findings": [asdict(each) for each in self.findings], "facts": self.facts}
-        shown: dict[str, Any] = _hide_passwords(report)
-        return shown
-
-
-def _hide_passwords(report: Any) -> Any:
-    if isinstance(report, str):
-        return without_password(report)
-    if isinstance(report, dict):
-        return {without_password(str(name)): _hide_passwords(each) for name, each in report.items()}
-    return [_hide_passwords(each) for each in report] if isinstance(report, list | tuple) else report
-
+    from otel_mqtrace.doctor.findings import Checkup
 
 _PACKAGES: Final = (
     "otel-mqtrace",
@@ -145,33 +87,18 @@ def _check_versions(checkup: Checkup) -> None:
     checkup.facts["versions"] = {"python": platform.python_version(), **installed}
     clients = [name for name in ("confluent-kafka", "aiokafka", "rocketmq-python-client") if installed[name]]
     if not clients:
-        checkup.error(
-            "client_missing",
-            "no client that could be traced is installed",
-            where="this environment",
-            fix=describe_install("kafka"),
-        )
+        checkup.add("client_missing", where="this environment", install=describe_install("kafka"))
     if installed["confluent-kafka"]:
         _check_librdkafka(checkup)
     if installed["opentelemetry-distro"] is None and not list(entry_points(group="opentelemetry_configurator")):
-        checkup.warning(
-            "no_distro",
-            "nothing here sets up OpenTelemetry's SDK: under opentelemetry-instrument no span is recorded",
-            where="entry points opentelemetry_distro, opentelemetry_configurator",
-            fix="pip install opentelemetry-distro, or call trace.set_tracer_provider() in the application",
-        )
+        checkup.add("no_distro", where="entry points opentelemetry_distro, opentelemetry_configurator")
 
 
 def _check_librdkafka(checkup: Checkup) -> None:
     try:
         from confluent_kafka import libversion  # noqa: PLC0415 - optional extra
     except ImportError as error:
-        checkup.error(
-            "client_broken",
-            f"confluent-kafka is installed but cannot be imported: {error}",
-            where="this environment",
-            fix="pip install --force-reinstall confluent-kafka",
-        )
+        checkup.add("client_broken", where="this environment", error=error)
         return
     checkup.facts["versions"]["librdkafka"] = libversion()[0]
 
@@ -181,9 +108,7 @@ def _check_settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
         settings = Settings.from_env(environ=environ)
     for warning in warnings:
         name = warning.split(" ", maxsplit=1)[0].rstrip(":")
-        checkup.warning(
-            "setting_wrong", warning, where=name, fix="give it one of the values that docs/operations.md names"
-        )
+        checkup.add("setting_wrong", where=name, warning=warning)
     known = {ENVIRONMENT_PREFIX + name.upper(): name for name in Settings.__dataclass_fields__}
     # of a connection only that it is set: it may hold passwords
     checkup.facts["settings"] = {
@@ -192,12 +117,7 @@ def _check_settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
     }
     _check_spelling(checkup, environ, list(known))
     if not settings.enabled:
-        checkup.error(
-            "switched_off",
-            "tracing is switched off",
-            where="MQTRACE_ENABLED",
-            fix="unset MQTRACE_ENABLED, or set it to true",
-        )
+        checkup.add("switched_off", where="MQTRACE_ENABLED")
     return settings
 
 
@@ -205,12 +125,8 @@ def _check_spelling(checkup: Checkup, environ: Mapping[str, str], known: list[st
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known and variable != REPORT_DIRECTORY:
             meant = get_close_matches(variable, known, n=1, cutoff=0.85)
-            checkup.warning(
-                "setting_unknown",
-                f"unknown setting {variable}; it is ignored",
-                where=variable,
-                fix=f"write {meant[0]}" if meant else "unset it, or name a setting of docs/operations.md",
-            )
+            fix = f"write {meant[0]}" if meant else "unset it, or name a setting of docs/operations.md"
+            checkup.add("setting_unknown", where=variable, name=variable, fix=fix)
 
 
 def _check_exporters(checkup: Checkup, settings: Settings, environ: Mapping[str, str]) -> None:
@@ -226,22 +142,14 @@ def _check_exporters(checkup: Checkup, settings: Settings, environ: Mapping[str,
     for variable, name in wanted:
         if name not in known:
             effect = ": opentelemetry-instrument fails, and nothing is traced" if name in of_sdk else ""
-            checkup.error(
-                "exporter_missing",
-                f"exporter {name!r} is not installed in this environment{effect}",
-                where=variable,
-                fix=f"name one of {', '.join(sorted(known)) or 'the installed ones (there is none)'}",
-            )
+            there = ", ".join(sorted(known)) or "the installed ones (there is none)"
+            checkup.add("exporter_missing", where=variable, name=repr(name), effect=effect, known=there)
             continue
         try:
             known[name].load()
         except Exception as error:  # noqa: BLE001 - whatever a plug-in raises, the application will not have it
-            checkup.error(
-                "exporter_broken",
-                f"the exporter {name!r} cannot be loaded: {error}",
-                where=f"entry point {known[name].value}",
-                fix=f"install what it lacks: {describe_install('kafka,otlp')}",
-            )
+            where, install = f"entry point {known[name].value}", describe_install("kafka,otlp")
+            checkup.add("exporter_broken", where=where, name=repr(name), error=error, install=install)
 
 
 def _check_instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
@@ -250,26 +158,14 @@ def _check_instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> Non
     checkup.facts["instrumentations"] = {"installed": sorted(instrumentors), "disabled": sorted(disabled - {""})}
     ours = sorted(name for name in instrumentors if name.startswith(_OURS))
     if not ours:
-        checkup.error(
-            "entry_point_missing",
-            "opentelemetry-instrument does not find mqtrace: its entry points are not installed",
-            where=f"entry points {_INSTRUMENTORS}",
-            fix="install otel-mqtrace with pip: a copy that is only on PYTHONPATH has no entry points",
-        )
+        checkup.add("entry_point_missing", where=f"entry points {_INSTRUMENTORS}")
     if off := [name for name in (*ours, "*") if name in disabled]:
-        checkup.error(
-            "instrumentation_disabled", f"{', '.join(off)} is disabled", where=_DISABLED, fix="take it off that list"
-        )
+        checkup.add("instrumentation_disabled", where=_DISABLED, names=", ".join(off))
     for client, neighbours in INSTRUMENTATIONS.items():
         for each in neighbours if _find_version(client) else ():
             if _is_at_work(each, instrumentors, environ):
-                checkup.warning(
-                    "other_instrumentation",
-                    f"{each.name} of {client} is installed and not switched off: where it is started, "
-                    "mqtrace steps back for it",
-                    where=each.distribution,
-                    fix=f"set {each.switched_off_by}",
-                )
+                where, switch = each.distribution, each.switched_off_by
+                checkup.add("other_instrumentation", where=where, name=each.name, client=client, switch=switch)
 
 
 def _is_at_work(neighbour: Instrumentation, instrumentors: set[str], environ: Mapping[str, str]) -> bool:
@@ -282,28 +178,13 @@ def _is_at_work(neighbour: Instrumentation, instrumentors: set[str], environ: Ma
 def _check_switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
     checkup.facts["opentelemetry"] = {name: environ[name] for name in _SHOWN if name in environ}
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        checkup.error(
-            "sdk_disabled",
-            "OpenTelemetry's SDK is switched off",
-            where="OTEL_SDK_DISABLED",
-            fix="unset OTEL_SDK_DISABLED",
-        )
+        checkup.add("sdk_disabled", where="OTEL_SDK_DISABLED")
     if environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() in {"always_off", "parentbased_always_off"}:
-        checkup.error(
-            "sampled_out",
-            "the sampler drops every trace that begins here",
-            where="OTEL_TRACES_SAMPLER",
-            fix="set it to parentbased_always_on, or parentbased_traceidratio with OTEL_TRACES_SAMPLER_ARG",
-        )
+        checkup.add("sampled_out", where="OTEL_TRACES_SAMPLER")
     _check_propagators(checkup, environ)
     path = environ.get("OTEL_CONFIG_FILE")
     if path and not os.path.isfile(path):  # noqa: PTH113 - a Path has no other use here
-        checkup.error(
-            "config_file_missing",
-            "the declarative configuration is not there: OpenTelemetry starts without any",
-            where="OTEL_CONFIG_FILE",
-            fix="name a file that exists",
-        )
+        checkup.add("config_file_missing", where="OTEL_CONFIG_FILE")
 
 
 def _check_propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
@@ -314,33 +195,17 @@ def _check_propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
         written = ""
     if written:
         if not _PROPAGATOR.search(written):
-            checkup.error(
-                "no_propagator",
-                NO_PROPAGATOR,
-                where="OTEL_CONFIG_FILE",
-                fix="write propagator: {composite: [{tracecontext: {}}, {baggage: {}}]} into the file",
-            )
+            checkup.add("no_propagator/file", where="OTEL_CONFIG_FILE")
         return
     names = [name.strip() for name in (environ.get("OTEL_PROPAGATORS") or "tracecontext,baggage").split(",")]
     loaded = set(takewhile(lambda name: name.lower() != "none", names))  # as OpenTelemetry does, which then drops all
     for name in sorted(loaded - {point.name for point in entry_points(group="opentelemetry_propagator")}):
-        checkup.error(
-            "propagator_missing",
-            f"the propagator {name!r} is not installed: opentelemetry-instrument fails, and nothing is traced",
-            where="OTEL_PROPAGATORS",
-            fix="install the package that has it, or take it off that list",
-        )
+        checkup.add("propagator_missing", where="OTEL_PROPAGATORS", name=repr(name))
     if loaded < set(names) or loaded.isdisjoint({"tracecontext", "b3", "b3multi", "jaeger", "ottrace", "xray"}):
-        checkup.error(
-            "no_propagator",
-            NO_PROPAGATOR,
-            where="OTEL_PROPAGATORS",
-            fix="set OTEL_PROPAGATORS=tracecontext,baggage",
-        )
+        checkup.add("no_propagator", where="OTEL_PROPAGATORS")
 
 
 _TIMEOUT_S: Final = 3.0
-_WRITTEN: Final = {"landing": "records", "spool": "what waits for the broker", "ledger": "what was lost"}
 _NOT_FOUND: Final = 404
 _PORTS: Final = {"https": 443, "http": 80}
 
@@ -359,12 +224,8 @@ def examine_directories(checkup: Checkup, settings: Settings) -> None:
         checkup.facts[name] = str(directory)
         problem = _find_write_problem(directory)
         if problem is not None:
-            checkup.error(
-                f"{name}_not_writable",
-                f"{_WRITTEN[name]} cannot be written to {directory}: {problem}",
-                where=f"MQTRACE_{name.upper()}_DIR",
-                fix="let this user write there, or name another directory",
-            )
+            where = f"MQTRACE_{name.upper()}_DIR"
+            checkup.add(f"{name}_not_writable", where=where, directory=directory, problem=problem)
 
 
 def _find_write_problem(directory: Path) -> str | None:
@@ -398,12 +259,7 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
     shown = endpoint.rpartition("@")[2]  # without the password that an address may carry
     checkup.facts["otlp"] = {"endpoint": shown, "protocol": "http" if http else "grpc", "answers": problem is None}
     if problem is not None:
-        checkup.error(
-            "otlp_unreachable",
-            f"the OTLP endpoint {shown} does not take spans: {problem}",
-            where="OTEL_EXPORTER_OTLP_ENDPOINT",
-            fix="start the Collector, name its address, or set OTEL_TRACES_EXPORTER=none to send nothing there",
-        )
+        checkup.add("otlp_unreachable", where="OTEL_EXPORTER_OTLP_ENDPOINT", endpoint=shown, problem=problem)
 
 
 def _otlp_setting(environ: Mapping[str, str], what: str) -> str | None:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError, describe_install
-from otel_mqtrace.doctor.checks import NO_PROPAGATOR
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from otel_mqtrace.doctor.checks import Checkup
+    from otel_mqtrace.doctor.findings import Checkup
 
 _FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 _INSTRUMENTED: Final = "instrumented"
@@ -94,35 +93,18 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]], command: Se
         fix = f"{look}start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it"
         if any(name in each for each in command for name in _STARTERS):  # behind `env`, `uv run` or `sh -c` as well
             fix = "see the error that OpenTelemetry's set-up printed; mqtrace must be installed and not disabled there"
-        checkup.error(
-            "not_instrumented", f"the command {failed}never switched mqtrace on", where="the command", fix=fix
-        )
+        checkup.add("not_instrumented", where="the command", failed=failed, fix=fix)
         return None
     for each in reports:
         _judge_process(checkup, each)
     accounts = [(each["ended"], lane) for each in reports for lanes in each["processors"] for lane in lanes.values()]
     if any(has_ended for has_ended, _ in accounts) and not any(account["offered"] for _, account in accounts):
-        checkup.warning(
-            "nothing_recorded",
-            "not one span was recorded: no traced client sent or handled a message, or the sampler dropped all",
-            where="the command",
-            fix="see the other findings; check OTEL_TRACES_SAMPLER, MQTRACE_TOPIC_EXCLUDE and MQTRACE_TRACE_TOPIC",
-        )
+        checkup.add("nothing_recorded", where="the command")
     outcomes = [client["outcome"] for each in reports for client in each["clients"].values()]
     if set(outcomes) == {"no_client"}:
-        checkup.error(
-            "client_missing",
-            "no client that could be traced is installed",
-            where="the command",
-            fix=f"into its environment: {describe_install('kafka')}",
-        )
+        checkup.add("client_missing/command", where="the command", install=describe_install("kafka"))
     elif _INSTRUMENTED not in outcomes and checkup.healthy:
-        checkup.error(
-            "not_instrumented",
-            "no client was instrumented",
-            where="the command",
-            fix=f"into its environment: {describe_install('kafka')}",
-        )
+        checkup.add("not_instrumented/client", where="the command", install=describe_install("kafka"))
     return next((each["application_servers"] for each in reports if each["application_servers"]), None)
 
 
@@ -133,20 +115,18 @@ def _judge_process(checkup: Checkup, report: Mapping[str, Any]) -> None:
     for name, client in report["clients"].items():
         if client["outcome"] == _INSTRUMENTED:
             traced.append(client)
-            for kind, (code, severity, what, fix) in _UNTRACED.items():
-                note = checkup.error if severity == "error" else checkup.warning
+            for kind, finding in _UNTRACED.items():
                 for found in client["survey"].get(kind, ()):
-                    note(code, what.format(name=found), where=f"{process}, {name}", fix=fix)
+                    checkup.add(finding, where=f"{process}, {name}", name=found)
         else:
             _report_uninstrumented(checkup, name, client["outcome"], process)
     for why in report["refused_exporters"].values():
-        fix = "install what it lacks, or name another in MQTRACE_EXPORTERS"
-        checkup.error("exporter_not_attached", why, where=process, fix=fix)
+        checkup.add("exporter_not_attached", where=process, error=why)
     if traced:
         _judge_recording(checkup, report, traced, process)
     for warning in report["warnings"]:
         if not _is_found(checkup, warning):
-            checkup.warning("warned", f"it warned: {warning}", where=process, fix="follow the warning")
+            checkup.add("warned", where=process, warning=warning)
 
 
 _EXPLAINED: Final = {
@@ -170,105 +150,40 @@ def _report_uninstrumented(checkup: Checkup, client: str, outcome: str, process:
     kind, _, rest = outcome.partition(": ")
     where = f"{process}, {client}"
     if kind == "stepped_back":
-        checkup.error(
-            "stepped_back",
-            f"mqtrace stepped back: {rest} wraps the client already",
-            where=where,
-            fix="switch the other one off, or set MQTRACE_ON_CONFLICT=wrap",
-        )
+        checkup.add("stepped_back", where=where, other=rest)
     elif kind == "broken_client":
-        checkup.error(
-            "client_broken",
-            f"{client} cannot be imported: {rest}",
-            where=where,
-            fix=f"fix what it lacks, pip install --force-reinstall {client}, "
-            "or leave it out with OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",
-        )
+        checkup.add("client_broken/command", where=where, client=client, error=rest)
     elif kind == "switched_off":
-        checkup.error(
-            "switched_off", "tracing is switched off", where=process, fix="unset MQTRACE_ENABLED, or set it to true"
-        )
+        checkup.add("switched_off", where=process)
 
 
 _UNTRACED: Final = {
-    "unreached": (
-        "name_bound_before",
-        "warning",
-        "{name} holds the client's own class, taken before instrument(): what it makes is not traced",
-        "call instrument() before the module that holds it is imported",
-    ),
-    "untraceable": (
-        "untraceable_class",
-        "warning",
-        (
-            "{name} is not traced: this client lacks it, or its class was made before instrument(). Of such a class "
-            "only a produce that names topic, headers and on_delivery (or callback), or *args and **kwargs, is traced"
-        ),
-        (
-            "call instrument() before that module is imported, or let its produce name these, its other methods call "
-            "self.produce, self.poll or self.consume, and its objects have a __dict__"
-        ),
-    ),
-    "classes_made_later": (
-        "class_of_original",
-        "error",
-        "{name} derives from the client's own class, by a name that was not rebound: its objects are not traced",
-        "derive it from confluent_kafka's name after instrument(), or define it before",
-    ),
-    "clients_untraced": (
-        "client_untraced",
-        "error",
-        "clients that are not traced are in use ({name}): made before instrument(), or by a name taken before",
-        "make clients after instrument(), with confluent_kafka's own names",
-    ),
-    "wrappers": (
-        "wrapped_twice",
-        "warning",
-        "{name} wraps the client on top of mqtrace: messages are traced twice, or by it alone",
-        "switch one of the two off",
-    ),
+    "unreached": "name_bound_before",
+    "untraceable": "untraceable_class",
+    "classes_made_later": "class_of_original",
+    "clients_untraced": "client_untraced",
+    "wrappers": "wrapped_twice",
 }
-"""Kind in a survey → code, severity, words, fix."""
+"""Kind in a survey → the finding."""
 
 
 def _judge_recording(
     checkup: Checkup, report: Mapping[str, Any], traced: Sequence[Mapping[str, Any]], where: str
 ) -> None:
     if not report["ended"] and not report["running"]:
-        checkup.warning(
-            "ended_abruptly",
-            "the process ended without its exit handlers: spans still queued are lost, and what it did is not known",
-            where=where,
-            fix="let it end by itself or on SIGINT, and handle SIGTERM by sys.exit()",
-        )
+        checkup.add("ended_abruptly", where=where)
     for client in traced:
         if not client["records"]:
-            checkup.error(
-                "no_provider",
-                f"no span is recorded: the TracerProvider is {client['provider']}, and no SDK was set up",
-                where=where,
-                fix="install opentelemetry-distro and use opentelemetry-instrument, "
-                "or call trace.set_tracer_provider()",
-            )
+            checkup.add("no_provider", where=where, provider=client["provider"])
     if not any(client["records"] for client in traced):
         return
     if not set(report["propagated"]) - _NO_TRACE_CONTEXT:
-        checkup.error(
-            "no_propagator",
-            NO_PROPAGATOR,
-            where=where,
-            fix="set OTEL_PROPAGATORS=tracecontext,baggage; under OTEL_CONFIG_FILE, write propagator: into that file",
-        )
+        checkup.add("no_propagator/command", where=where)
     for lane, account in (lane for processor in report["processors"] for lane in processor.items()):
         _judge_lane(checkup, lane, account, report["warnings"], where)
     for reason, count in report["unrecorded"].items():
         if count:
-            checkup.warning(
-                "unrecorded",
-                f"{count} never became a span: {reason}",
-                where=where,
-                fix="see 'What is counted' in docs/operations.md; report a 'failed in', unless a signal handler raised",
-            )
+            checkup.add("unrecorded", where=where, count=count, reason=reason)
 
 
 def _judge_lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Sequence[str], where: str) -> None:
@@ -276,11 +191,7 @@ def _judge_lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warning
     causes = ", ".join(f"{reason}: {count}" for reason, count in lost.items() if count)
     if causes:
         why = next((each for each in reversed(warnings) if _CAUSE in each), None)
-        checkup.error(
-            "spans_lost",
-            f"{lane} lost spans: {sum(lost.values())} of {account['offered']} ({causes})",
-            where=where,
-            fix="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
-            if why is None
-            else f"its log contains: {why}",
-        )
+        advice = "see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
+        fix = advice if why is None else f"its log contains: {why}"
+        total, offered = sum(lost.values()), account["offered"]
+        checkup.add("spans_lost", where=where, lane=lane, lost=total, offered=offered, causes=causes, fix=fix)

@@ -40,13 +40,9 @@ def doctor(
 
     load_propagators()  # one that is not installed is a finding, but breaks the imports below
     from otel_mqtrace.doctor.broker import examine_broker, examine_rocketmq  # noqa: PLC0415 - as above
-    from otel_mqtrace.doctor.checks import (  # noqa: PLC0415 - as above
-        Checkup,
-        examine_directories,
-        examine_environment,
-        examine_otlp,
-    )
+    from otel_mqtrace.doctor.checks import examine_directories, examine_environment, examine_otlp  # noqa: PLC0415
     from otel_mqtrace.doctor.child_process import examine_reports, run_command  # noqa: PLC0415 - as above
+    from otel_mqtrace.doctor.findings import Checkup  # noqa: PLC0415 - as above
 
     checkup = Checkup()
     servers = None
@@ -56,8 +52,7 @@ def doctor(
             code, reports = run_command(command, os.environ)
         except UsageError as error:
             if as_json:
-                fix = "name a program that can be run"
-                checkup.error("command_not_started", str(error), where="the command", fix=fix)
+                checkup.add("command_not_started", where="the command", error=error)
                 sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
             raise
         sys.stdout.write("\n")  # the command's output may end without one

@@ -16,8 +16,9 @@ from otel_mqtrace.cli import main
 from otel_mqtrace.config import Settings
 from otel_mqtrace.doctor import broker, checks
 from otel_mqtrace.doctor.broker import examine_broker, examine_rocketmq
-from otel_mqtrace.doctor.checks import Checkup, examine_directories, examine_environment, examine_otlp
+from otel_mqtrace.doctor.checks import examine_directories, examine_environment, examine_otlp
 from otel_mqtrace.doctor.child_process import examine_reports
+from otel_mqtrace.doctor.findings import Checkup
 from otel_mqtrace.provider import EXPORTER_GROUP
 from tests.support.opentelemetry_release import needs_sdk
 from tests.support.otlp_receiver import OtlpReceiver
