@@ -160,7 +160,7 @@ def _candidates(line: _Timeline) -> tuple[Ints, Ints]:
     """
     blocks = int(line.block[-1]) + 1
     spans = np.flatnonzero(line.is_otlp)
-    first_span, span_count = np.full(blocks, -1, np.int64), np.bincount(line.block[spans], minlength=blocks)
+    first_span, span_count = np.zeros(blocks, np.int64), np.bincount(line.block[spans], minlength=blocks)
     at_first = spans[line.place[spans] == 0]
     first_span[line.block[at_first]] = at_first
     natives = np.flatnonzero(~line.is_otlp & (span_count[line.block] > 0))

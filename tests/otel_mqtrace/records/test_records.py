@@ -282,6 +282,7 @@ def test_event_that_is_written_to_ends_as_an_sdk_span_with_the_same_parts(writte
     hook = SendHook(tracing=world.tracing)
     call = hook.before("orders", body=b"x")
     assert type(call.span) is EventSpan
+    assert call.span.raw_attribute("messaging.destination.name") == "orders"
     parts = attrgetter("context", "parent", "name", "kind", "start_time", "resource", "instrumentation_scope")
     known = parts(call.span)
     written(call.span)
@@ -311,6 +312,7 @@ ROWS = [(0, offset, 1, 3, None, [("traceparent", PARENT)]) for offset in (1, 2)]
 ODD_IDS = [(0, offset, 1, 3, None, [("UNIQ_KEY", each)]) for offset, each in enumerate((b"a\nb", b"\xff"))]
 RETRIED = [(*row[:-1], [("RECONSUME_TIME", b"2")]) for row in ROWS]
 TEXT = [(0, 1, 1, 3, None, [("traceparent", PARENT.decode())])]
+KEYED = [ROWS[0], (0, 2, 1, 3, None, [("KEYS", b"k")])]
 
 
 def _recorded(world, topic, rows, known):
@@ -336,6 +338,7 @@ def _opened(world, topic, rows, known):
 @example("orders", ODD_IDS, None, "5.5.0", 3, {})
 @example("orders", RETRIED, None, "5.5.0", 3, {})
 @example("orders", TEXT, None, "5.5.0", 3, {})
+@example("orders", KEYED, None, "5.5.0", 3, {})
 def test_recorded_batch_equals_the_span_of_the_same_batch(topic, rows, known, dialect, took_ms, how):
     recorded, other = _World(), _World(records=False)
     call = _recorded(recorded, topic, rows, known)

@@ -93,18 +93,18 @@ def test_service_without_an_instance_has_host_and_process_as_instance():
 
 
 @pytest.mark.parametrize(
-    ("most", "lost"),
+    ("most", "lost", "bucket_start_ms"),
     [
-        (MAX_ROWS, lambda number: {semconv.MQTRACE_GROUP_NAME: f"g{number}"}),
-        (2 * MAX_ROWS, lambda number: {"end_ns": number * BUCKET_MS * 1_000_000}),
+        (MAX_ROWS, lambda number: {semconv.MQTRACE_GROUP_NAME: f"g{number}"}, 60_000),
+        (2 * MAX_ROWS, lambda number: {"end_ns": number * BUCKET_MS * 1_000_000}, 0),
     ],
     ids=["groups", "times"],
 )
-def test_ledger_is_limited_and_keeps_the_count(most, lost):
+def test_ledger_is_limited_and_keeps_the_count(most, lost, bucket_start_ms):
     kept = _rows(*(("queue_full", lost(number)) for number in range(most + 50)))
     assert len(kept) == most + 1
     assert sum(row["count"] for row in kept) == most + 50
-    assert kept[-1]["group"] is None
+    assert [kept[-1][name] for name in ("group", "component", "bucket_start_ms")] == [None, "X", bucket_start_ms]
 
 
 def test_lost_span_with_an_impossible_time_costs_the_ledger_no_other():

@@ -146,12 +146,14 @@ def test_child_forked_during_an_export_exports_its_own_spans_only(stuck):
     processor.shutdown()
 
 
-def test_shutdown_ends_in_time_when_an_exporter_hangs_in_its_own():
+@pytest.mark.parametrize("background", [True, False])
+def test_shutdown_ends_in_time_when_an_exporter_hangs_in_its_own(background):
     hanging, free = Hanging(), Scripted()
-    processor = MqTraceSpanProcessor(hanging, free)
+    processor = MqTraceSpanProcessor(hanging, free, background=background)
     processor.on_end(span("a"))
     assert processor.force_flush(GENEROUS_MS)
     processor.shutdown(timeout_millis=200)
+    assert not hanging.closed.is_set()
     hanging.let_go.set()
     assert free.closed.wait(GENEROUS_S)
     assert (hanging.names, free.names) == (["a"], ["a"])

@@ -250,9 +250,9 @@ def test_unknown_dialect_is_refused_with_the_known_ones():
 
 
 def test_body_is_written_in_the_given_charset():
-    bean = replace(PUB_CONTEXT.beans[0], keys="订单 😀", tags="标签")
+    bean = replace(PUB_CONTEXT.beans[0], keys="订单 😀 ", tags="标签")
     encoded = encode_context(replace(PUB_CONTEXT, beans=(bean,)), "4.9.5", charset="gbk")
-    assert "\x01标签\x01订单 ?\x01".encode("gbk") in encoded.body
+    assert "\x01标签\x01订单 ? \x01".encode("gbk") in encoded.body
     assert encoded.replaced == 1
     assert encoded.keys == {"ID", "订单", "😀"}
     with pytest.raises(UsageError, match="klingon"):

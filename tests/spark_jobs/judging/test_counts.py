@@ -203,6 +203,9 @@ def test_losses_are_counted_by_the_host_they_come_from(verdicts, counted):
     assert (only.lost_otlp, only.lost_native, only.attributed, left_off) == (LOST, 0, 0, 0)
     assert only.events == len(verdicts)
     assert only.first_ms == START_MS + 100
+    hosts = [("b", 5, 1), (None, 5, 1), ("a", 5, 1), ("c", 9, 1), ("d", 1, 2), ("e", 9, 0)]
+    losing, _ = rank_hosts({host: replace(only, host=host, events=n, lost_otlp=lost) for host, n, lost in hosts})
+    assert [one.host for one in losing] == ["d", "c", None, "a", "b"]
 
 
 def test_most_frequent_differing_values_are_counted(counted):

@@ -70,13 +70,16 @@ AGENT_STORIES = {
         "MATCHED_EXACT",
         fields={"success": "NOT_COMPARABLE"},
     ),
+    "no delivery of a message is recorded whose record alone shows that it was sent in a batch": Story(
+        [publish("native", "M", batch_size=2), agent(consumed("M"))], "OTLP_ONLY", "BY_DESIGN"
+    ),
     "RocketMQ records no failed send": Story(
         [agent(publish("otlp", "M", success=False))], "OTLP_ONLY", "BY_DESIGN", kind="publish"
     ),
 }
-AGENT_POLICY, MIXED_POLICY = (
-    read_policy(None, profile="java-agent", native_writer=writer)
-    for writer in ("rocketmq-5.3.3", "mqtrace+rocketmq-5.3.3")
+AGENT_POLICY, MIXED_POLICY, MIXED_SPANS_POLICY = (
+    read_policy(None, profile=f"{spans}java-agent", native_writer=f"{records}rocketmq-5.3.3")
+    for spans, records in (("", ""), ("", "mqtrace+"), ("mqtrace+", "mqtrace+"))
 )
 
 
@@ -85,8 +88,9 @@ AGENT_POLICY, MIXED_POLICY = (
     [
         *((story, None) for story in STORIES.values()),
         *((story, policy) for policy in (AGENT_POLICY, MIXED_POLICY) for story in AGENT_STORIES.values()),
+        (AGENT_STORIES["a send pairs by its message alone"], MIXED_SPANS_POLICY),
     ],
-    ids=[*STORIES, *AGENT_STORIES, *(f"{name}, records mixed" for name in AGENT_STORIES)],
+    ids=[*STORIES, *AGENT_STORIES, *(f"{name}, records mixed" for name in AGENT_STORIES), "both sides mixed"],
 )
 def test_story_gets_its_verdict(story, policy):
     judged = judge_events([*story.events, *ENDS], policy=policy)
