@@ -19,7 +19,7 @@ import numpy as np
 
 from bridge.storage import committed, list_files, open_parquet, read_row_groups, remove_tree
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.reading import EventSide, open_events
+from spark_jobs.jobs.reading import EventSide, join_small, open_rows
 from spark_jobs.judging.facts import Survey, survey
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sums import greatest, sum_of
@@ -78,11 +78,11 @@ class Ingested:
         joined = [name for name in names if name.startswith(_JOINED)]
         loose = [name for name in names if not name.startswith(_JOINED)]
         if len(loose) > most_batches:
-            self._join_batches(loose)
+            self._join_small(loose)
         if len(joined) > most_batches:
-            self._join_batches(joined[: 1 + len(joined) // 2])
+            self._join_small(joined[: 1 + len(joined) // 2])
 
-    def _join_batches(self, names: Sequence[str]) -> None:
+    def _join_small(self, names: Sequence[str]) -> None:
         batches = self.batches()
         whole = sum_of(Batch, [batches[name] for name in names])
         name = self.make_batch(_JOINED)
@@ -201,9 +201,9 @@ def _join_files(paths: Sequence[str], directory: AnyPath) -> tuple[str, ...]:
     parts = groupby(zip(paths, begins, strict=True), key=lambda one: int(one[1] * _FILES // total))
     directory.mkdir(parents=True)
     for number, some in parts:
-        with open_events(str(directory / f"part-{number:05d}.parquet")) as file:
-            for path, _ in some:
-                for rows in read_row_groups(path, NORMALISED.names):
-                    for batch in rows.cast(NORMALISED).to_batches():
-                        file.write(batch)
+        groups = (rows.cast(NORMALISED) for path, _ in some for rows in read_row_groups(path, NORMALISED.names))
+        with open_rows(str(directory / f"part-{number:05d}.parquet")) as write:
+            for joined in join_small(groups):
+                write(joined)
+                del joined  # not held while the next ones are read
     return tuple(list_files(directory))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from bridge.storage import as_path
 from spark_jobs.exchange.engine import merge_along, release_memory
-from spark_jobs.exchange.packing import REPEATED, make_blob, open_bucket, pack_pieces, split_blobs
+from spark_jobs.exchange.packing import make_blob, open_bucket, pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners
@@ -181,30 +181,12 @@ def _count_slice(
     return judged, narrow(verdicts), find_messages(columns)
 
 
-_REPEATED: Final = frozenset(
-    (*REPEATED, "group", "status", "reason", "reason_detail", "timing", "duplicates", "lifecycle", "key", "value")
-)
-"""Columns worth a dictionary in a file; ids and times gain nothing from one, and each takes a fifth longer."""
-
-
-def _repeated_columns(schema: pa.Schema) -> list[str]:
-    names: list[str] = []
-    for column in schema:
-        if pa.types.is_struct(column.type):
-            names += (f"{column.name}.{child.name}" for child in column.type)
-        elif pa.types.is_map(column.type):
-            names += (f"{column.name}.key_value.{part}" for part in ("key", "value"))
-        else:
-            names.append(column.name)
-    return [name for name in names if name.rpartition(".")[2] in _REPEATED]
-
-
 class _Files:
     """The files of a bucket: each is there once ``stack`` has been left, and none where it has no rows."""
 
     def __init__(self, how: BucketPlan, bucket: int, stack: ExitStack) -> None:
         def opened(directory: str, name: str) -> Callable[[pa.Table], None]:
-            return stack.enter_context(open_rows(str(as_path(directory) / name), _repeated_columns))
+            return stack.enter_context(open_rows(str(as_path(directory) / name)))
 
         name = f"part-{bucket:05d}.parquet"
         self._keeps_open = how.history.events is not None

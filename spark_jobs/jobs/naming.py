@@ -16,7 +16,7 @@ import pyarrow as pa
 from bridge.storage import list_files, make_directory, open_parquet, read_row_groups, remove_tree
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, mark, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
-from spark_jobs.jobs.reading import open_events
+from spark_jobs.jobs.reading import open_rows
 from spark_jobs.judging.columns import identified_by_offset, is_equal
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
@@ -24,7 +24,6 @@ from spark_jobs.taxonomy import Kind
 if TYPE_CHECKING:
     from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.jobs.reading import EventFile
 
 _BUCKET_ROWS: Final = 60_000
 _MOST_BUCKETS: Final = 2_000  # not the 10,000 of events: every row group makes a blob for each
@@ -46,10 +45,10 @@ _Resolve = Callable[[pa.Table, pa.Table], "Column"]
 
 def _pack(sort: _Sort, directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, bytes]]:
     """Yield the claims of a file and its rows that wait; write all others."""
-    with open_events(f"{directory}/kept-{task[0]:05d}.parquet") as file:
+    with open_rows(f"{directory}/kept-{task[0]:05d}.parquet") as write:
         for rows in sort(task):
             if rows.column_names == NORMALISED.names:
-                _write(file, rows)
+                write(rows)
             else:
                 yield from pack_by(rows, "at", buckets)
 
@@ -63,13 +62,8 @@ def _name(resolve: _Resolve, directory: str, bucket: int, blobs: Iterable[bytes]
     )
     claims = claims.filter(pc.is_in(claims["at"], waiting["at"].combine_chunks()))  # most places have no waiting row
     rows = waiting.select(NORMALISED.names).set_column(_AT_ID, NORMALISED.field(_AT_ID), resolve(waiting, claims))
-    with open_events(f"{directory}/named-{bucket:05d}.parquet") as file:
-        _write(file, rows)
-
-
-def _write(file: EventFile, rows: pa.Table) -> None:
-    for batch in rows.combine_chunks().to_batches():
-        file.write(batch)
+    with open_rows(f"{directory}/named-{bucket:05d}.parquet") as write:
+        write(rows)
 
 
 def _columns_of(path: str, names: Sequence[str] = NORMALISED.names) -> Iterator[dict[str, Column]]:
@@ -193,9 +187,9 @@ def _count_nameless(path: str) -> tuple[int, int]:
 
 
 def _name_by_position(directory: str, task: _Task) -> None:
-    with open_events(f"{directory}/kept-{task[0]:05d}.parquet") as file:
+    with open_rows(f"{directory}/kept-{task[0]:05d}.parquet") as write:
         for table in _fill_positions(task[1]):
-            _write(file, table)
+            write(table)
 
 
 def _fill_positions(path: str) -> Iterator[pa.Table]:

@@ -20,7 +20,7 @@ from bridge.storage import committed, make_directory, remove_tree
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
-from spark_jobs.columns import pc, where
+from spark_jobs.columns import pc, take_groups, where
 from spark_jobs.exchange.packing import REPEATED
 from spark_jobs.judging.columns import identified_by_offset
 from spark_jobs.judging.facts import Survey, survey
@@ -63,27 +63,37 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
         read: counts of the same task so far; the rest is added to them.
     """
     read = EventSide() if read is None else read
-    with open_events(path) as file:
-        for batch in batches:
-            read.exploded += pc.sum(batch.column("extra")).as_py() or 0
-            rows = batch.select(NORMALISED.names)
-            columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
-            read.by_place += int(identified_by_offset(columns).sum())
-            times = (columns[name] for name in ("start_ms", "end_ms"))
-            latest = (pc.max(where(pc.less_equal(some, LAST_MS), some)).as_py() for some in times)
-            read.last_event_ms = greatest([read.last_event_ms, *latest])
-            file.write(rows)
-    read.files = (path,) if file.has_rows else ()
-    read.survey = file.survey
+    with open_rows(path) as write:
+        for rows in join_small(map(partial(_count_events, read), batches)):
+            read.survey = sum_of(Survey, [read.survey, survey(rows)])
+            read.files = (path,)
+            write(rows)
+            del rows  # not held while the next ones are read
     return read
 
 
-@contextmanager
-def open_rows(path: str, dictionaries: Callable[[pa.Schema], list[str]]) -> Iterator[Callable[[pa.Table], None]]:
-    """Give a function that adds a row group to a parquet file, which is there once the block ends, if it has any.
+def _count_events(read: EventSide, batch: pa.RecordBatch) -> pa.Table:
+    """Return ``NORMALISED`` of ``READ_EVENT``; add what only single rows show to ``read``."""
+    read.exploded += pc.sum(batch.column("extra")).as_py() or 0
+    rows = batch.select(NORMALISED.names)
+    columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
+    read.by_place += int(identified_by_offset(columns).sum())
+    times = (columns[name] for name in ("start_ms", "end_ms"))
+    latest = (pc.max(where(pc.less_equal(some, LAST_MS), some)).as_py() for some in times)
+    read.last_event_ms = greatest([read.last_event_ms, *latest])
+    return pa.Table.from_batches([rows])
 
-    ``dictionaries`` returns the columns that are worth one.
-    """
+
+def join_small(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same rows in tables that are worth a row group, none of them empty."""
+    filled = (rows for rows in tables if len(rows))
+    groups = take_groups(filled, lambda rows: (len(rows), rows.nbytes), rows=_GROUP_ROWS, size=_GROUP_BYTES)
+    yield from map(pa.concat_tables, groups)
+
+
+@contextmanager
+def open_rows(path: str) -> Iterator[Callable[[pa.Table], None]]:
+    """Give a function that adds a row group to a parquet file, which is there once the block ends, if it has any."""
     from pyarrow import parquet  # noqa: PLC0415  (only where something is written)
 
     with ExitStack() as stack:
@@ -93,10 +103,10 @@ def open_rows(path: str, dictionaries: Callable[[pa.Schema], list[str]]) -> Iter
             nonlocal writer
             if writer is None and len(rows):
                 unready = stack.enter_context(committed(path))
-                worth: Any = dictionaries(rows.schema)
+                repeated: Any = _find_repeated(rows.schema)
                 writer = stack.enter_context(
                     parquet.ParquetWriter(
-                        unready, rows.schema, compression="zstd", write_statistics=False, use_dictionary=worth
+                        unready, rows.schema, compression="zstd", write_statistics=False, use_dictionary=repeated
                     )
                 )
             if len(rows):
@@ -105,40 +115,22 @@ def open_rows(path: str, dictionaries: Callable[[pa.Schema], list[str]]) -> Iter
         yield write
 
 
-@contextmanager
-def open_events(path: str) -> Iterator[EventFile]:
-    """Give a parquet file of ``NORMALISED`` rows, which is there once the block ends, if it has any."""
-    with open_rows(path, lambda _: list(REPEATED)) as write_group:  # ids gain nothing from a dictionary
-        file = EventFile(write_group)
-        yield file
-        file.flush()
+_REPEATED: Final = frozenset(
+    (*REPEATED, "group", "status", "reason", "reason_detail", "timing", "duplicates", "lifecycle", "key", "value")
+)
+"""Columns worth a dictionary in a file; ids and times gain nothing from one, and each takes a fifth longer."""
 
 
-class EventFile:
-    """Rows of ``NORMALISED``, written a row group at a time; ``survey`` is of those written."""
-
-    def __init__(self, write_group: Callable[[pa.Table], None]) -> None:
-        self.survey = Survey()
-        self.has_rows = False
-        self._write_group = write_group
-        self._held: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows, soon."""
-        self._held.append(rows)
-        self._rows, self._bytes = self._rows + rows.num_rows, self._bytes + rows.nbytes
-        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is held."""
-        if self._rows:
-            held = pa.Table.from_batches(self._held)
-            self.survey = sum_of(Survey, [self.survey, survey(held)])
-            self._write_group(held)
-            self.has_rows = True
-        self._held, self._rows, self._bytes = [], 0, 0
+def _find_repeated(schema: pa.Schema) -> list[str]:
+    names: list[str] = []
+    for column in schema:
+        if pa.types.is_struct(column.type):
+            names += (f"{column.name}.{child.name}" for child in column.type)
+        elif pa.types.is_map(column.type):
+            names += (f"{column.name}.key_value.{part}" for part in ("key", "value"))
+        else:
+            names.append(column.name)
+    return [name for name in names if name.rpartition(".")[2] in _REPEATED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
