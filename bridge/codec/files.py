@@ -16,7 +16,7 @@ import typer
 
 from bridge.addresses import Kind, expand_files, is_pipe, parse_address, refuse_device
 from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, refuse_spans, unreadable
-from bridge.codec.records_json import EncodedLine, Refusal, Target, bad_json, body_json, dump, encode_lines
+from bridge.codec.records_json import bad_json, body_json, dump, encode_lines, target_named
 from bridge.page.wording import plural, visible
 from bridge.storage import as_path, refuse_compressed, refuse_unconverted
 from otel_mqtrace._errors import UnreadableInputError, UsageError
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from bridge.storage import AnyPath
+    from otel_mqtrace.wire.native.encode import EncodedContext
+
+    _Record = tuple[object, EncodedContext]  # and the index of its body
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     Raises:
         UsageError, UnreadableInputError, EncodeError: the file, the charset or the dialect is wrong.
     """
-    target = None if dialect is None else Target.named(dialect)
+    target = None if dialect is None else target_named(dialect)
     Reading(charset=charset)  # as above
     if "".encode(charset):
         raise UsageError(f"--charset {charset} begins each record with a byte order mark: give utf-8, utf-16-le or -be")
@@ -166,10 +169,10 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     with _opened(file) as stream:
         encoded = _encoded(encode_lines(_lines(stream, shown), target, charset=charset), tally, shown)
         if as_lines:
-            bodies = groupby(encoded, lambda one: repr(one.body_index))
+            bodies = groupby(encoded, lambda record: repr(record[0]))
             _write(dump(_body_line(list(records))) for _, records in bodies)
         else:
-            _write(record.encoded.body for record in encoded)
+            _write(record.body for _, record in encoded)
     if tally.replaced:
         replacements = f"U+0001 and U+0002 by _, what {charset} cannot encode by ?"
         typer.echo(f"mqtrace: {plural(tally.replaced, 'character')} replaced: {replacements}", err=True)
@@ -253,15 +256,15 @@ def _decoded(bodies: Iterable[_PlacedBody], tally: _Tally, *, explode_batches: b
             yield item
 
 
-def _encoded(lines: Iterable[EncodedLine | Refusal], tally: _Tally, name: str) -> Iterator[EncodedLine]:
+def _encoded(lines: Iterable[tuple[int, object, EncodedContext | str]], tally: _Tally, name: str) -> Iterator[_Record]:
     """Yield the records that were encoded."""
-    for item in lines:
+    for number, body_index, record in lines:
         tally.passed += 1
-        if isinstance(item, Refusal):
-            tally.count_defect(f"{name}:{item.line}: {item.reason}")
+        if isinstance(record, str):
+            tally.count_defect(f"{name}:{number}: {record}")
         else:
-            tally.replaced += item.encoded.replaced
-            yield item
+            tally.replaced += record.replaced
+            yield body_index, record
 
 
 def _bodies(names: list[str], framing: Framing, how: Reading, unread: list[str]) -> Iterator[_PlacedBody]:
@@ -288,14 +291,10 @@ def _shown(name: str) -> str:
     return "standard input" if name == _STDIN else visible(name, limit=None)
 
 
-def _body_line(records: list[EncodedLine]) -> dict[str, Any]:
-    body = b"".join(record.encoded.body for record in records)
-    keys = sorted(frozenset[str]().union(*(record.encoded.keys for record in records)))
-    return {
-        "body_index": records[0].body_index,
-        "keys": KEY_SEPARATOR.join(keys),
-        BODY_BASE64: base64.b64encode(body).decode(),
-    }
+def _body_line(records: list[_Record]) -> dict[str, Any]:
+    body = b"".join(record.body for _, record in records)
+    keys = sorted(frozenset[str]().union(*(record.keys for _, record in records)))
+    return {"body_index": records[0][0], "keys": KEY_SEPARATOR.join(keys), BODY_BASE64: base64.b64encode(body).decode()}
 
 
 def _readable(names: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,14 +19,15 @@ from otel_mqtrace.model import (
 )
 from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, explode
 from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX, dialect_named, writers_of
-from otel_mqtrace.wire.native.encode import EncodedContext, encode_context
+from otel_mqtrace.wire.native.encode import encode_context
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, DIALECTS, FIELDS, CloudSubAfter, FieldKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from bridge.codec.framing import BadBody
     from otel_mqtrace.wire.native.decode import BadRecord, DecodedBody
+    from otel_mqtrace.wire.native.encode import EncodedContext
 
 
 _OF_CONTEXT: Final = (*("timestamp_ms", "region_id", "group_name", "request_id", "cost_ms", "success", "context_code"),)
@@ -52,11 +53,10 @@ def body_json(body_index: int, decoded: DecodedBody, *, explode_batches: bool = 
             "dialect": dialect,
             "written_by": list(writers_of(shape, dialect)),
         }
-        items[index] = [
-            place | _record_json(each) for each in (explode(trace_ctx) if explode_batches else (trace_ctx,))
-        ]
-    for _, of_index in sorted(items.items()):
-        yield from of_index
+        records = explode(trace_ctx) if explode_batches else (trace_ctx,)
+        items[index] = [place | _record_json(each) for each in records]
+    for index in sorted(items):
+        yield from items[index]
 
 
 def _record_json(trace_ctx: TraceContext) -> dict[str, Any]:
@@ -83,6 +83,23 @@ def dump(item: Mapping[str, Any]) -> bytes:
     return (json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, ContextCode):
+        return value.name
+    return value.value if isinstance(value, Enum) else value
+
+
+_TYPES: Final[dict[FieldKind, type]] = {
+    FieldKind.TEXT: str,
+    FieldKind.LONG: int,
+    FieldKind.INT: int,
+    FieldKind.BOOL: bool,
+    FieldKind.MESSAGE_TYPE: MessageType,
+    FieldKind.CONTEXT_CODE: ContextCode,
+    FieldKind.TRANSACTION_STATE: TransactionState,
+}
+
+
 def read_record(item: Any) -> TraceContext:
     """Return the record that ``item``, one parsed line of the JSON above, describes; unknown keys are ignored.
 
@@ -94,106 +111,57 @@ def read_record(item: Any) -> TraceContext:
         raise EncodeError("not a JSON object")
     if item.get("error") is not None:
         raise EncodeError("is the report of a bad record", field="error")
-    trace_type = _enum("trace_type", TraceType, item.get("trace_type"))
+    trace_type = _read("trace_type", TraceType, item)
     if trace_type is None:
         raise EncodeError("trace_type: missing", field="trace_type")
-    return TraceContext(
-        trace_type=trace_type,
-        access_channel=AccessChannel.CLOUD if str(item.get("dialect")).endswith(CLOUD_SUFFIX) else None,
-        beans=(TraceBean(**{name: _value(name, item.get(name)) for name in _OF_BEAN}),),
-        **{name: _value(name, item.get(name)) for name in _OF_CONTEXT},
-    )
+    values = {name: _read(name, _TYPES[FIELDS[name]], item) for name in (*_OF_BEAN, *_OF_CONTEXT)}
+    bean = TraceBean(**{name: values.pop(name) for name in _OF_BEAN})
+    channel = AccessChannel.CLOUD if str(item.get("dialect")).endswith(CLOUD_SUFFIX) else None
+    return TraceContext(trace_type=trace_type, access_channel=channel, beans=(bean,), **values)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, ContextCode):
-        return value.name
-    return value.value if isinstance(value, Enum) else value
-
-
-def _value(name: str, value: Any) -> Any:
-    return None if value is None else _READERS[FIELDS[name]](name, value)
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:MAX_OFFENDING_TEXT]
-
-
-def _typed(kind: type) -> Callable[[str, Any], Any]:
-    def read(name: str, value: Any) -> Any:
-        if type(value) is not kind:  # exact: a JSON true is not the number 1
-            raise EncodeError(f"{name}: {_shown(value)} is not of type {kind.__name__}", field=name)
+def _read(name: str, kind: type, item: Mapping[str, Any]) -> Any:
+    value = item.get(name)
+    if value is None or type(value) is kind:  # exact: a JSON true is not the number 1
         return value
-
-    return read
-
-
-def _enum(name: str, kind: type[Enum], value: Any) -> Any:
-    for member in kind:
-        if value in (_plain(member), member.name):
-            return member
-    if value is None:
-        return None
-    raise EncodeError(
-        f"{name}: {_shown(value)} is none of {', '.join(str(_plain(member)) for member in kind)}", field=name
-    )
+    expected = f"not of type {kind.__name__}"
+    if issubclass(kind, Enum):
+        for member in kind:
+            if value in (_plain(member), member.name):
+                return member
+        expected = f"none of {', '.join(str(_plain(member)) for member in kind)}"
+    raise EncodeError(f"{name}: {repr(value)[:MAX_OFFENDING_TEXT]} is {expected}", field=name)
 
 
-_READERS: Final[dict[FieldKind, Callable[[str, Any], Any]]] = {
-    FieldKind.TEXT: _typed(str),
-    FieldKind.LONG: _typed(int),
-    FieldKind.INT: _typed(int),
-    FieldKind.BOOL: _typed(bool),
-    FieldKind.MESSAGE_TYPE: lambda name, value: _enum(name, MessageType, value),
-    FieldKind.CONTEXT_CODE: lambda name, value: _enum(name, ContextCode, value),
-    FieldKind.TRANSACTION_STATE: lambda name, value: _enum(name, TransactionState, value),
-}
+Target = tuple[str, AccessChannel]
+"""What to write: the name of a dialect, and the access channel that decides the end of a ``SubAfter``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What to write: a dialect, and the access channel that decides the end of a ``SubAfter``."""
-
-    dialect: str = DEFAULT_DIALECT
-    access_channel: AccessChannel = AccessChannel.LOCAL
-
-    @classmethod
-    def named(cls, name: str) -> Target:
-        """Return the target of a name such as ``4.8.0`` or ``5.5.0/CLOUD``; ``UsageError`` when there is none."""
-        dialect = dialect_named(name.removesuffix(CLOUD_SUFFIX)).name
-        return cls(dialect, AccessChannel.CLOUD if name.endswith(CLOUD_SUFFIX) else AccessChannel.LOCAL)
-
-    @classmethod
-    def of_record(cls, name: object) -> Target:
-        """Return the target that writes a record's own ``dialect`` again, or the nearest one we are willing to write.
-
-        A glued CLOUD record is repaired by the default dialect's CLOUD form; an imitator's record becomes Java's.
-        """
-        text = str(name)
-        channel = AccessChannel.CLOUD if text.endswith(CLOUD_SUFFIX) else AccessChannel.LOCAL
-        known = DIALECTS.get(text.removesuffix(CLOUD_SUFFIX))
-        glued = channel is AccessChannel.CLOUD and known and known.cloud_sub_after is CloudSubAfter.GLUED
-        return cls(DEFAULT_DIALECT if known is None or glued else known.name, channel)
+def target_named(name: str) -> Target:
+    """Return the target of a name such as ``4.8.0`` or ``5.5.0/CLOUD``; ``UsageError`` when there is none."""
+    dialect = name.removesuffix(CLOUD_SUFFIX)
+    return dialect_named(dialect).name, AccessChannel.LOCAL if dialect == name else AccessChannel.CLOUD
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedLine:
-    """One record, encoded; ``body_index`` is that of its object, ``None`` when it has none."""
+def _target_of(name: str) -> Target:
+    """Return the target that writes a record's own ``dialect`` again, or the nearest one we are willing to write.
 
-    body_index: object
-    encoded: EncodedContext
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A line (from 1) that did not become a record, and why."""
-
-    line: int
-    reason: str
+    A glued CLOUD record is repaired by the default dialect's CLOUD form; an imitator's record becomes Java's.
+    """
+    known = DIALECTS.get(name.removesuffix(CLOUD_SUFFIX))
+    channel = AccessChannel.CLOUD if name.endswith(CLOUD_SUFFIX) else AccessChannel.LOCAL
+    if known is None or (channel is AccessChannel.CLOUD and known.cloud_sub_after is CloudSubAfter.GLUED):
+        return DEFAULT_DIALECT, channel
+    return known.name, channel
 
 
-def encode_lines(lines: Iterable[bytes], target: Target | None, *, charset: str) -> Iterator[EncodedLine | Refusal]:
+def encode_lines(
+    lines: Iterable[bytes], target: Target | None, *, charset: str
+) -> Iterator[tuple[int, object, EncodedContext | str]]:
     """Encode JSON lines one by one as ``target``, for ``None`` each as its own dialect; blank lines do not count.
+
+    Yields:
+        The number of the line, from 1, the ``body_index`` of its object, if any, and the record, or why there is none.
 
     Raises:
         UsageError: no such charset.
@@ -204,12 +172,11 @@ def encode_lines(lines: Iterable[bytes], target: Target | None, *, charset: str)
         try:
             item: Any = json.loads(line)
             trace_ctx = read_record(item)
-            chosen = target or Target.of_record(item.get("dialect"))
-            of_channel = replace(trace_ctx, access_channel=chosen.access_channel)
-            encoded = encode_context(of_channel, chosen.dialect, charset=charset)
+            dialect, channel = target or _target_of(str(item.get("dialect")))
+            encoded = encode_context(replace(trace_ctx, access_channel=channel), dialect, charset=charset)
         except EncodeError as error:
-            yield Refusal(number, str(error))
+            yield number, None, str(error)
         except (ValueError, RecursionError):
-            yield Refusal(number, "not JSON")
+            yield number, None, "not JSON"
         else:
-            yield EncodedLine(item.get("body_index"), encoded)
+            yield number, item.get("body_index"), encoded
