@@ -18,6 +18,7 @@ from otel_mqtrace.clients.patching import Change, identify_class
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
 
 _OURS: Final = "otel_mqtrace."
@@ -38,26 +39,24 @@ def find_names(replacements: Mapping[type[Any], type[Any]]) -> list[Change]:
     ]
 
 
-def _search_modules(originals: Mapping[int, object], *, everywhere: bool = False) -> Iterator[Any]:
-    """Yield the modules that refer to the client, and the classes that they define; or ``everywhere``, all of them.
+def _search_modules(originals: Mapping[int, object]) -> Iterator[Any]:
+    """Yield the modules that refer to the client, and the classes that they define.
 
     ``originals`` are the classes by their ``id()``: comparing objects could run code of theirs.
     """
-    for module_name, module in list(sys.modules.items()):
-        if module_name.startswith(_OURS) or not isinstance(getattr(module, "__dict__", None), dict):
-            continue
+    for module_name, module in _find_modules():
         values = list(vars(module).values())
-        if not everywhere and not any(id(each) in originals or _is_client(each) for each in values):
-            continue
-        yield module
-        for each in values:
+        if any(id(each) in originals or _is_client(each) for each in values):
+            yield module
             # type(), not isinstance(): reading the __class__ of a lazy object may run any code
-            if (
-                issubclass(type(each), type)
-                and each.__module__ == module_name
-                and "_mqtrace_original" not in vars(each)
-            ):
-                yield each
+            classes = (each for each in values if issubclass(type(each), type) and each.__module__ == module_name)
+            yield from (each for each in classes if "_mqtrace_original" not in vars(each))
+
+
+def _find_modules() -> list[tuple[str, Any]]:
+    """Return the modules by name, but for ours and for objects that only stand in for one."""
+    others = (each for each in list(sys.modules.items()) if not each[0].startswith(_OURS))
+    return [(name, each) for name, each in others if isinstance(getattr(each, "__dict__", None), dict)]
 
 
 def owner_name(owner: Any) -> str:
@@ -91,51 +90,33 @@ def find_untraced_clients(classes: Collection[type[Any]]) -> list[str]:
 
 def find_unreached(originals: Collection[type[Any]]) -> list[str]:
     """Return the names of all places that hold one of the original classes."""
-    ids = {id(each): each for each in originals}
-    names = {name for owner in _search_modules(ids, everywhere=True) for name in _held_by(owner, ids)}
-    for each in gc.get_objects():
-        kind = type(each)  # never isinstance: reading the __class__ of a lazy object may run any code
-        if kind is FunctionType:
-            names.update(_held_by_function(each, ids))
-        elif issubclass(kind, type) and "_mqtrace_original" not in vars(each):
-            names.update(_held_by(each, ids))
+    owners = [module for _, module in _find_modules()]
+    owners += (each for each in gc.get_objects() if type(each) is FunctionType or issubclass(type(each), type))
     for holder in gc.get_referrers(*originals):
-        owners = (holder,) if type(holder) is not dict else (holder, *gc.get_referrers(holder))
-        for owner in owners:
-            names.update(_held_by_object(owner, ids))
-    return sorted(names)
+        held_by = (holder,) if type(holder) is not dict else (holder, *gc.get_referrers(holder))
+        owners += (each for each in held_by if not issubclass(type(each), (type, FunctionType, ModuleType)))
+    ids = set(map(id, originals))
+    return sorted({place for owner in owners for place in _find_places(owner, ids)})
 
 
-def _held_by(owner: Any, ids: Collection[int]) -> Iterator[str]:
-    for name, value in list(vars(owner).items()):
-        if id(value) in ids or (not name.startswith("__") and _is_among(_inside(value), ids)):
-            yield f"{owner_name(owner)}.{name}"
-
-
-def _held_by_function(function: FunctionType, ids: Collection[int]) -> Iterator[str]:
-    name = f"{function.__module__}.{function.__qualname__}"
-    if name.startswith(_OURS):
-        return
-    if _is_among((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()), ids):
-        yield f"the defaults of {name}"
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it is empty still
-            if id(cell.cell_contents) in ids:
-                yield f"the closure of {name}"
-
-
-def _held_by_object(owner: Any, ids: Collection[int]) -> Iterator[str]:
-    kind = type(owner)
-    if (
-        not kind.__dictoffset__
-        or kind.__module__ in _NEVER_A_FACTORY
-        or issubclass(kind, (type, FunctionType, ModuleType))
-    ):
-        return
-    with suppress(AttributeError, TypeError):
-        for name, value in dict(object.__getattribute__(owner, "__dict__")).items():
-            if id(value) in ids:
-                yield f"{name} of a {kind.__module__}.{kind.__qualname__} object"
+def _find_places(owner: Any, ids: AbstractSet[int]) -> Iterator[str]:
+    """Yield where a function, class, module or other object holds one of the classes."""
+    kind = type(owner)  # as above
+    if kind is FunctionType:
+        name = f"{owner.__module__}.{owner.__qualname__}"
+        defaults = (*(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values())
+        held = {"defaults": defaults, "closure": gc.get_referents(*(owner.__closure__ or ()))}
+        places = [place for place, values in held.items() if not ids.isdisjoint(map(id, values))]
+        yield from (f"the {place} of {name}" for place in places if not name.startswith(_OURS))
+    elif issubclass(kind, (type, ModuleType)):
+        attributes = {} if "_mqtrace_original" in vars(owner) else dict(vars(owner))
+        for name, value in attributes.items():
+            if not ids.isdisjoint(map(id, (value, *(() if name.startswith("__") else _inside(value))))):
+                yield f"{owner_name(owner)}.{name}"
+    elif kind.__dictoffset__ and kind.__module__ not in _NEVER_A_FACTORY:
+        with suppress(AttributeError, TypeError):
+            attributes = dict(object.__getattribute__(owner, "__dict__"))
+            yield from (f"{name} of a {owner_name(kind)} object" for name in attributes if id(attributes[name]) in ids)
 
 
 def _inside(value: Any) -> Iterable[Any]:
@@ -145,7 +126,3 @@ def _inside(value: Any) -> Iterable[Any]:
     if kind in {list, tuple, dict} and len(value) <= _MAX_ENTRIES:
         return list(value.values()) if kind is dict else value
     return ()
-
-
-def _is_among(values: Iterable[Any], ids: Collection[int]) -> bool:
-    return any(id(each) in ids for each in values)
