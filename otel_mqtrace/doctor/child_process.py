@@ -113,13 +113,15 @@ def _judge_process(checkup: Checkup, report: Mapping[str, Any]) -> None:
     process = f"{report['program']} (pid {report['pid']})"
     traced = []
     for name, client in report["clients"].items():
-        if client["outcome"] == _INSTRUMENTED:
+        outcome, _, why = client["outcome"].partition(": ")
+        where = process if outcome == "switched_off" else f"{process}, {name}"
+        if outcome in _UNINSTRUMENTED:
+            checkup.add(_UNINSTRUMENTED[outcome], where=where, client=name, why=why)
+        elif outcome == _INSTRUMENTED:
             traced.append(client)
             for kind, finding in _UNTRACED.items():
                 for found in client["survey"].get(kind, ()):
-                    checkup.add(finding, where=f"{process}, {name}", name=found)
-        else:
-            _report_uninstrumented(checkup, name, client["outcome"], process)
+                    checkup.add(finding, where=where, name=found)
     for why in report["refused_exporters"].values():
         checkup.add("exporter_not_attached", where=process, error=why)
     if traced:
@@ -145,18 +147,12 @@ def _is_found(checkup: Checkup, warning: str) -> bool:
     )
 
 
-def _report_uninstrumented(checkup: Checkup, client: str, outcome: str, process: str) -> None:
-    """Report a client that was not instrumented, unless it is not installed."""
-    kind, _, rest = outcome.partition(": ")
-    where = f"{process}, {client}"
-    if kind == "stepped_back":
-        checkup.add("stepped_back", where=where, other=rest)
-    elif kind == "broken_client":
-        checkup.add("client_broken/command", where=where, client=client, error=rest)
-    elif kind == "switched_off":
-        checkup.add("switched_off", where=process)
-
-
+_UNINSTRUMENTED: Final = {
+    "stepped_back": "stepped_back",
+    "broken_client": "client_broken/command",
+    "switched_off": "switched_off",
+}
+"""Outcome of ``instrument()`` → the finding; a client that is not installed is none."""
 _UNTRACED: Final = {
     "unreached": "name_bound_before",
     "untraceable": "untraceable_class",

@@ -16,7 +16,7 @@ error client_missing/command: no client that could be traced is installed
   fix: into its environment: $install
 error client_broken: confluent-kafka is installed but cannot be imported: $error
   fix: pip install --force-reinstall confluent-kafka
-error client_broken/command: $client cannot be imported: $error
+error client_broken/command: $client cannot be imported: $why
   fix: fix what it lacks, pip install --force-reinstall $client, or leave it out with
   OTEL_PYTHON_DISABLED_INSTRUMENTATIONS
 warning no_distro: nothing here sets up OpenTelemetry's SDK: under opentelemetry-instrument no span is recorded
@@ -89,7 +89,7 @@ error not_instrumented/client: no client was instrumented
 warning nothing_recorded: not one span was recorded: no traced client sent or handled a message, or the sampler dropped
   all
   fix: see the other findings; check OTEL_TRACES_SAMPLER, MQTRACE_TOPIC_EXCLUDE and MQTRACE_TRACE_TOPIC
-error stepped_back: mqtrace stepped back: $other wraps the client already
+error stepped_back: mqtrace stepped back: $why wraps the client already
   fix: switch the other one off, or set MQTRACE_ON_CONFLICT=wrap
 error exporter_not_attached: $error
   fix: install what it lacks, or name another in MQTRACE_EXPORTERS
