@@ -80,19 +80,6 @@ def test_poll_of_several_topics_has_no_destination(hook_with, exporter, clock):
     assert [link.attributes["messaging.destination.name"] for link in span.links] == ["orders", "bills"]
 
 
-def test_empty_poll_has_a_span_only_if_configured(hook_with, exporter):
-    hook_with(receive_spans=True).empty(start_ns=0)
-    hook_with(empty_poll_spans=True).empty(start_ns=0)
-    hook = hook_with(receive_spans=True, empty_poll_spans=True)
-    hook.empty(start_ns=hook.now_ns())
-    assert "messaging.batch.message_count" not in exporter.take("poll").attributes
-    hook.empty(start_ns=hook.now_ns(), batch=True)
-    span = exporter.take("poll")
-    assert span.attributes["messaging.batch.message_count"] == 0
-    assert span.kind is SpanKind.CLIENT
-    assert span.status.status_code is StatusCode.UNSET
-
-
 @pytest.mark.parametrize(
     ("failure", "error_type", "description"),
     [

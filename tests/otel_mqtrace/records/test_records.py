@@ -312,6 +312,7 @@ ROWS = [(0, offset, 1, 3, None, [("traceparent", PARENT)]) for offset in (1, 2)]
 ODD_IDS = [(0, offset, 1, 3, None, [("UNIQ_KEY", each)]) for offset, each in enumerate((b"a\nb", b"\xff"))]
 RETRIED = [(*row[:-1], [("RECONSUME_TIME", b"2")]) for row in ROWS]
 TEXT = [(0, 1, 1, 3, None, [("traceparent", PARENT.decode())])]
+NAMED = [(0, offset, 1, 3, None, [("UNIQ_KEY", b"A%d" % offset)]) for offset in (1, 2)]
 KEYED = [ROWS[0], (0, 2, 1, 3, None, [("KEYS", b"k")])]
 
 
@@ -339,6 +340,7 @@ def _opened(world, topic, rows, known):
 @example("orders", RETRIED, None, "5.5.0", 3, {})
 @example("orders", TEXT, None, "5.5.0", 3, {})
 @example("orders", KEYED, None, "5.5.0", 3, {})
+@example("odd\x01topic", NAMED, None, "5.5.0", 3, {})
 def test_recorded_batch_equals_the_span_of_the_same_batch(topic, rows, known, dialect, took_ms, how):
     recorded, other = _World(), _World(records=False)
     call = _recorded(recorded, topic, rows, known)

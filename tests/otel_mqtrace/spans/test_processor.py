@@ -166,10 +166,6 @@ def test_no_thread_starts_before_the_first_span_of_a_processor():
     assert set(threading.enumerate()) <= before  # a thread of an earlier test may end meanwhile
 
 
-def test_exporters_of_one_class_have_an_account_each():
-    assert list(MqTraceSpanProcessor(Scripted(), Scripted()).stats()) == ["Scripted", "Scripted#2"]
-
-
 def test_exception_of_the_processor_is_counted_and_not_raised():
     exporter, clock = Scripted(), Mock(ManualClock, **{"monotonic_ns.side_effect": OSError("no clock")})
     exporter.exports_starts = True
