@@ -106,10 +106,8 @@ def _parse(text: str) -> Address:
         return Address(kind, text, path=text if kind is Kind.FILES else rest)
     found = _TOPICS[kind].match(rest)
     if found is None:
-        raise UsageError(
-            f"{without_password(text)} is not a topic: write {kind.value}, "
-            "and passwords into the file of --client-config or --kafka-config"
-        )
+        secret = ", and the password into the file of --client-config or --kafka-config" if "@" in text else ""
+        raise UsageError(f"{without_password(text)} is not a topic: write {kind.value}{secret}")
     return Address(kind, text, servers=found["servers"], topic=found["topic"])
 
 

@@ -113,7 +113,7 @@ def read_record(item: Any) -> TraceContext:
         raise EncodeError("is the report of a bad record", field="error")
     trace_type = _read("trace_type", TraceType, item)
     if trace_type is None:
-        raise EncodeError("trace_type: missing", field="trace_type")
+        raise EncodeError("trace_type: missing; give the JSON that mqtrace decode prints", field="trace_type")
     values = {name: _read(name, _TYPES[FIELDS[name]], item) for name in (*_OF_BEAN, *_OF_CONTEXT)}
     bean = TraceBean(**{name: values.pop(name) for name in _OF_BEAN})
     channel = AccessChannel.CLOUD if str(item.get("dialect")).endswith(CLOUD_SUFFIX) else None

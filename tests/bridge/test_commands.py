@@ -529,12 +529,13 @@ def test_glued_record_is_written_separately(mqtrace):
 def test_refused_records_are_counted_and_the_rest_is_written(mqtrace):
     _, good, _ = mqtrace("decode", stdin=PUB)
     refused = [
-        *(b'{"trace_type": "Pub", "msg_id": 7}', b"[]", b"{", b'{"msg_id": "ID"}', b'{"trace_type": "Sub"}'),
+        *(b'{"msg_id": "ID"}', b"[]", b"{", b'{"trace_type": "Pub", "msg_id": 7}', b'{"trace_type": "Sub"}'),
         *(b'{"trace_type": "Pub"}', b'{"error": {}}', b'{"trace_type": "Pub", "success": 1}'),
     ]
     code, out, err = mqtrace("encode", stdin=b"\n".join([*refused, good]))
     assert (code, out) == (1, PUB)
-    assert err == "mqtrace: 8 of 9 records are refused; first: standard input:1: msg_id: 7 is not of type str\n"
+    first = "standard input:1: trace_type: missing; give the JSON that mqtrace decode prints"
+    assert err == f"mqtrace: 8 of 9 records are refused; first: {first}\n"
 
 
 @pytest.mark.parametrize(
