@@ -483,6 +483,10 @@ def test_shutdown_of_several_threads_is_once_and_exporter_gets_its_timeouts():
         list(threads.map(processor.shutdown, [0] * 4))
     assert given == [1_234, 0]
     assert _account(processor)["dropped"]["shutdown_timeout"] == 1
+    exporter, arguments = Scripted(), {}
+    exporter.export = exporter.shutdown = arguments.update  # has no signature
+    MqTraceSpanProcessor(exporter, background=False).shutdown()
+    assert arguments == {}
 
 
 def test_exported_span_is_freed():
