@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs.columns import apply_to_distinct
 from spark_jobs.graph.legs import COUNTS, FATES, MEMBER, follow
 from spark_jobs.judging.columns import NullableInts
 from spark_jobs.judging.durations import Histogram, group_histograms
-from spark_jobs.report.graph import CONSUME, PUBLISH, Edge, Graph, Node, Spread, node_id
+from spark_jobs.report.graph import CONSUME, NODE_KINDS, PUBLISH, Edge, Graph, Node, Spread, node_id
 from spark_jobs.sums import by, greatest, least, sum_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
@@ -38,11 +39,6 @@ class EdgeSum:
     first_ms: int | None = field(default=None, metadata=by(least))
     last_ms: int | None = field(default=None, metadata=by(greatest))
     spreads: dict[str, Histogram] = field(default_factory=dict)
-
-    @property
-    def legs(self) -> int:
-        """How many sends or deliveries there are."""
-        return self.counts["legs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +100,10 @@ def _count_members(ways: pa.Table) -> Counter[_Member]:
 _OTHERS: Final = "others"
 _PARTIES: Final = {PUBLISH: "producer", CONSUME: "consumer_group"}
 _PLAIN: Final = ("messages", "failures", "outcome_unknown", "again", "via_retry", "via_dlq", "native", "otlp")
+_SHOWN_ORIGINS: Final = ("never_published", "unidentified", "unjudged")
 _RANKS: Final = (0.5, 0.95, 0.99)
-
-
-class _Row(NamedTuple):
-    """An edge, or with ``rest`` the sum of so many."""
-
-    kind: str
-    party: str | None
-    topic: str | None
-    found: EdgeSum
-    rest: int = 0
+_Shown = tuple[_EdgeKey, EdgeSum, int]
+"""An edge, or with a number the sum of so many."""
 
 
 def build_graph(part: GraphPart, *, sides: tuple[str, ...], judged: _Span, at_most: int = MOST_EDGES) -> Graph:
@@ -123,72 +112,70 @@ def build_graph(part: GraphPart, *, sides: tuple[str, ...], judged: _Span, at_mo
     ``judged`` is the span, epoch milliseconds, in which missing sends and deliveries count (``find_judged_span``).
     ``at_most`` edges of each kind stand one by one.
     """
-    members = sorted(part.members.items(), key=lambda item: (-item[1], *map(_nulls_last, item[0])))[: 2 * at_most]
-    rows = sorted(
-        (row for kind in (PUBLISH, CONSUME) for row in _rows(part, kind, at_most)),
-        key=lambda row: (row.kind != PUBLISH, row.rest > 0, -row.found.legs, row.party or "", row.topic or ""),
-    )
-    edges = tuple(map(_edge, rows))
-    times = [ms for edge in edges for ms in (edge.first_ms, edge.last_ms) if ms is not None]
+    shown = [one for kind in (PUBLISH, CONSUME) for one in _choose_edges(part, kind, at_most)]
+    ends = [_find_ends(*key, rest) for key, _, rest in shown]
+    members = sorted(part.members, key=lambda member: (-part.members[member], *map(_nulls_last, member)))
+    edges = tuple(_edge(source.id, target.id, *one) for (source, target), one in zip(ends, shown, strict=True))
+    times = [ms for edge in edges for ms in (edge.first_ms, edge.last_ms)]
     return Graph(
         sides=sides,
         opening_ms=judged[0],
         horizon_ms=judged[1],
-        nodes=_nodes(rows, [member for member, _ in members]),
+        nodes=_describe_nodes(chain(*ends), members[: 2 * at_most]),
         edges=edges,
-        first_ms=min(times, default=None),
-        last_ms=max(times, default=None),
+        first_ms=least(times),
+        last_ms=greatest(times),
     )
+
+
+def _choose_edges(part: GraphPart, kind: str, at_most: int) -> Iterator[_Shown]:
+    """Yield the busiest edges of a kind, busiest first, then the sum of the others."""
+    found = [item for item in part.edges.items() if item[0][0] == kind]
+    found.sort(key=lambda item: (-item[1].counts["legs"], *map(_nulls_last, item[0])))
+    chosen, others = found[:at_most], [one for _, one in found[at_most:]]
+    for key, one in sorted(chosen, key=lambda item: (-item[1].counts["legs"], *(word or "" for word in item[0]))):
+        yield key, one, 0
+    if others:
+        yield (kind, None, None), sum_of(EdgeSum, (replace(one, spreads={}) for one in others)), len(others)
 
 
 def _nulls_last(word: str | None) -> tuple[bool, str]:
     return word is None, word or ""
 
 
-def _rows(part: GraphPart, kind: str, at_most: int) -> list[_Row]:
-    found = [(key, one) for key, one in part.edges.items() if key[0] == kind]
-    found.sort(key=lambda item: (-item[1].legs, *map(_nulls_last, item[0])))
-    rows = [_Row(*key, one) for key, one in found[:at_most]]
-    others = [one for _, one in found[at_most:]]
-    if others:
-        total = sum_of(EdgeSum, (replace(one, spreads={}) for one in others))
-        rows.append(_Row(kind, None, None, total, len(others)))
-    return rows
-
-
-def _ends(kind: str, party: str | None, topic: str | None) -> tuple[tuple[str, str | None], tuple[str, str | None]]:
-    """Return the source and the target of an edge, each with its kind."""
-    of_party, of_topic = (_PARTIES[kind], party), ("topic", topic)
+def _find_ends(kind: str, party: str | None, topic: str | None, rest: int) -> tuple[Node, Node]:
+    """Return the source and the target of an edge, or of the sum of so many."""
+    of_party, of_topic = (
+        Node(
+            id=f"{_OTHERS}:{end}" if rest else node_id(end, name),
+            kind=end,
+            name=_OTHERS if rest else name,
+            stands_for=rest,
+        )
+        for end, name in ((_PARTIES[kind], party), ("topic", topic))
+    )
     return (of_party, of_topic) if kind == PUBLISH else (of_topic, of_party)
 
 
-def _id(end: tuple[str, str | None], rest: int) -> str:
-    return f"{_OTHERS}:{end[0]}" if rest else node_id(*end)
-
-
-def _edge(row: _Row) -> Edge:
-    source, target = (_id(end, row.rest) for end in _ends(*row[:3]))
-    counts, is_send = row.found.counts, row.kind == PUBLISH
-    took, queued = (_spread(row.found.spreads.get(name)) for name in SPREADS)
+def _edge(source: str, target: str, key: _EdgeKey, found: EdgeSum, rest: int) -> Edge:
+    counts, is_send = found.counts, key[0] == PUBLISH
+    took, queued = (_spread(found.spreads.get(name)) for name in SPREADS)
     return Edge(
         source=source,
         target=target,
-        kind=row.kind,
+        kind=key[0],
         count=counts["legs"],
         **{name: counts[name] for name in _PLAIN},
         unfinished=counts["open"],
-        max_retry_times=row.found.max_retry_times,
+        max_retry_times=found.max_retry_times,
         fates={name: counts[f"fate_{name}"] for name in FATES} if is_send else {},
         origins={} if is_send else {name: counts[f"origin_{name}"] for name in _SHOWN_ORIGINS},
         took=took,
         queued=queued,
-        first_ms=row.found.first_ms,
-        last_ms=row.found.last_ms,
-        stands_for=row.rest,
+        first_ms=found.first_ms,
+        last_ms=found.last_ms,
+        stands_for=rest,
     )
-
-
-_SHOWN_ORIGINS: Final = ("never_published", "unidentified", "unjudged")
 
 
 def _spread(found: Histogram | None) -> Spread:
@@ -198,20 +185,16 @@ def _spread(found: Histogram | None) -> Spread:
     return Spread(count=found.count, p50=p50, p95=p95, p99=p99, min=found.least, max=found.most)
 
 
-def _nodes(rows: Iterable[_Row], members: Iterable[_Member]) -> tuple[Node, ...]:
-    """Return every end of an edge once, in the order messages pass them and the edges are listed."""
+def _describe_nodes(ends: Iterable[Node], members: Iterable[_Member]) -> tuple[Node, ...]:
+    """Return every end of an edge once, with what it stands for, in the order that messages pass them."""
     known: defaultdict[str, defaultdict[str, set[str | None]]] = defaultdict(lambda: defaultdict(set))
     for kind, party, topic, service, group, namespace in members:
         of_party = known[node_id(_PARTIES[kind], party)]
         of_party["services"].add(service)
         of_party["groups"].add(group)
         known[node_id("topic", topic)]["namespaces"].add(namespace)
-    found: dict[str, Node] = {}
-    for row in rows:
-        for end in _ends(*row[:3]):
-            one = _id(end, row.rest)
-            facts = {} if row.rest else {name: tuple(sorted(filter(None, words))) for name, words in known[one].items()}
-            shown = _OTHERS if row.rest else end[1]
-            found.setdefault(one, Node(id=one, kind=end[0], name=shown, stands_for=row.rest, **facts))
-    order = {kind: at for at, kind in enumerate(("producer", "topic", "consumer_group"))}
-    return tuple(sorted(found.values(), key=lambda node: order[node.kind]))
+    nodes: dict[str, Node] = {}
+    for node in ends:
+        facts: dict[str, Any] = {name: tuple(sorted(filter(None, words))) for name, words in known[node.id].items()}
+        nodes.setdefault(node.id, replace(node, **facts))
+    return tuple(sorted(nodes.values(), key=lambda node: NODE_KINDS.index(node.kind)))

@@ -241,7 +241,7 @@ def follow(
     Deliveries before ``opening_ms`` may be of messages sent before the data begins; what was sent or delivered after
     ``horizon_ms`` may still be completed; ``None``: none is judged.
     """
-    given = _Legs(legs, owned)
+    given = _MessageLegs(legs, owned)
     is_first = given.find_first()
     fate = np.where(is_first & given.is_publish, given.find_fates(horizon_ms), -1)
     origin = np.where(is_first & given.is_consume, given.find_origins(opening_ms, horizon_ms), -1)
@@ -252,7 +252,7 @@ def follow(
     return pa.table(columns).filter(pa.array(given.inside & (given.is_publish | given.is_consume)))
 
 
-class _Legs:
+class _MessageLegs:
     """All legs of some messages; ``names`` are the columns of ``MEMBER``, ``numbers`` those of ``NUMBERS``."""
 
     def __init__(self, legs: pa.Table, owned: Mapping[tuple[str, str], str]) -> None:
@@ -272,7 +272,7 @@ class _Legs:
         return is_equal(self._columns[name], word)
 
     def _has_any(self, holds: Mask) -> Mask:
-        """Return which legs are of a message of which a condition holds for any leg."""
+        """Return the legs of the messages of which a condition holds for any leg."""
         message = self._messages.values
         return mark(self._messages.room, message[holds])[message]
 
@@ -337,18 +337,16 @@ class _Legs:
 
     def find_origins(self, opening_ms: int | None, horizon_ms: int | None) -> Ints:
         """Return the place in ``ORIGINS`` of the message of each leg."""
-        is_judged = self._is_before(horizon_ms)
-        is_judged &= opening_ms is not None and self._event.exceeds(opening_ms - 1)
+        is_after_opening = (self._event - NullableInts.constant(opening_ms)).exceeds(-1)
         holds = {
             "published": self._has_any(self.is_publish),
             "unidentified": ~self._is_identified,
-            "unjudged": ~is_judged,
+            "unjudged": ~(is_after_opening & self._is_before(horizon_ms)),
         }
         return np.select([holds[name] for name in ORIGINS[:-1]], list(range(len(holds))), len(holds))
 
     def _is_before(self, horizon_ms: int | None) -> Mask:
-        is_before: Mask = self._event.known & (horizon_ms is not None) & (self._event.values <= (horizon_ms or 0))
-        return is_before
+        return (NullableInts.constant(horizon_ms) - self._event).exceeds(-1)
 
 
 def _name_ends(owned: Mapping[tuple[str, str], str], *words: Any) -> tuple[str | None, ...]:
