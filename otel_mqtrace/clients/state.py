@@ -9,9 +9,9 @@ from contextlib import suppress
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from otel_mqtrace._workers import LiveObjects
+from otel_mqtrace._workers import LiveObjects, restart_in_child
 from otel_mqtrace.hooks.consume import ConsumeHook
-from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, when_collected
+from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, ends_at_exit, when_collected
 from otel_mqtrace.hooks.process import Owner
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.settle import TransactionHook
@@ -206,6 +206,14 @@ class MessageRegistry:
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._owners: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count(1)
+        self._inherited: dict[int, Entry] = {}
+        """What a parent process had handed over, and counts itself."""
+        restart_in_child(self)
+        _registries.add(self)
+
+    def after_fork(self) -> None:
+        """In a child: leave the counting of the parent's messages to the parent."""
+        self._inherited = dict(self._entries)
 
     def __len__(self) -> int:
         """How many messages are remembered."""
@@ -250,7 +258,7 @@ class MessageRegistry:
         """Forget every message."""
         for key in list(self._entries):
             entry = self._entries.pop(key, None)
-            if entry is not None and entry[_AWAITED]:
+            if entry is not None and entry[_AWAITED] and self._inherited.get(key) is not entry:
                 count_missing(UNHANDLED)
 
     def owner_of(self, message: object, consumer: object | None) -> Owner | None:
@@ -297,3 +305,14 @@ class MessageRegistry:
             entry = entries.get(key)
             if entry is not None and entry[_OWNER] == owner and not entry[_AWAITED]:
                 entries.pop(key, None)
+
+
+_registries: Final[LiveObjects[MessageRegistry]] = LiveObjects()
+
+
+def _clear_registries() -> None:
+    for registry in _registries.all():
+        registry.clear()
+
+
+ends_at_exit.append(_clear_registries)

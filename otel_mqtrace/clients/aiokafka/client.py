@@ -10,6 +10,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import aiokafka
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import BrokerResponseError
 
@@ -31,6 +32,7 @@ _CLUSTER_ID: Final = "_mqtrace_cluster_id"
 _DEFAULT_PORT: Final = 9092
 _MAX_LEADERS: Final = 4_096
 _NO_TIMESTAMP: Final = -1
+_REFUSES_OTHER_EMPTY: Final = aiokafka.__version__.startswith(("0.10.", "0.11.", "0.12."))
 
 
 def info_of(connection: Any, *, group_name: str | None) -> ClientInfo:
@@ -138,11 +140,11 @@ registry: Final = MessageRegistry(
 def header_pairs(headers: object) -> list[Any] | None:
     """Return the headers of a send as a list, or ``None`` for what no build of the client takes.
 
-    Its C build takes a list of tuples and nothing else, its Python build other sequences too; each takes anything empty
-    for no headers.
+    Its C build takes a list of tuples and nothing else, its Python build other sequences too; since 0.13 each takes
+    anything empty for no headers.
     """
     if not headers:
-        return []
+        return None if _REFUSES_OTHER_EMPTY and not isinstance(headers, (list, type(None))) else []
     return list(headers) if isinstance(headers, (list, tuple)) else None
 
 

@@ -244,7 +244,7 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
     chosen = given["partition"] if isinstance(given.get("partition"), int) else None
     pairs = header_pairs(headers)
     is_known = len(args) + len(kwargs) == len(given) and given.keys() <= _PARAMETERS  # else the client refuses it
-    if is_known and transaction_id is None and _is_ordinary(producer, topic, value, key, headers):
+    if is_known and pairs is not None and transaction_id is None and _is_ordinary(producer, topic, value, key, headers):
         recorded = hook.record(topic, value, key, pairs, state.cluster)
         if recorded is not None:
             sent, written = recorded

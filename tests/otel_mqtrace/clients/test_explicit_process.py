@@ -108,6 +108,23 @@ def test_explicit_mode_has_a_span_in_the_block_only_also_when_its_consumer_is_go
     assert unhandled() == {"handed_over_unhandled": 1}
 
 
+def test_message_without_a_block_is_counted_at_the_exit_of_the_process_that_had_it(run_code):
+    code = """
+    import atexit, os
+    atexit.register(lambda: print(missing_counts()["handed_over_unhandled"], flush=True))
+    from otel_mqtrace.clients.confluent_kafka.client import registry
+    from otel_mqtrace.hooks.outcome import drain_at_exit, missing_counts
+    drain_at_exit()
+    registry.remember(1, ("orders", 0, 7, 1, None, True))
+    child = os.fork()
+    for number in range(2, 4) if child == 0 else ():
+        registry.remember(number, ("orders", 0, number, 1, None, True))
+    if child:
+        os.waitpid(child, 0)
+    """
+    assert run_code(code).split() == ["2", "1"]
+
+
 @pytest.mark.parametrize(
     ("headers", "tenant"), [([], None), ([TRACEPARENT, ("baggage", "tenant=7")], "7")], ids=["recorded", "with a span"]
 )
