@@ -31,10 +31,7 @@ class Alias:
 
 
 ALIASES: Final[dict[str, Alias]] = {
-    "msg_id": Alias(
-        (semconv.MESSAGING_MESSAGE_ID, "messaging.message_id"),
-        (f"{_HEADER}{semconv.HEADER_UNIQ_KEY}",),
-    ),
+    "msg_id": Alias((semconv.MESSAGING_MESSAGE_ID, "messaging.message_id"), (f"{_HEADER}{semconv.HEADER_UNIQ_KEY}",)),
     "offset_msg_id": Alias((semconv.MQTRACE_OFFSET_MSG_ID,)),
     "topic": Alias((semconv.MESSAGING_DESTINATION_NAME, semconv.LEGACY_DESTINATION)),
     "group_name": Alias(
@@ -46,19 +43,14 @@ ALIASES: Final[dict[str, Alias]] = {
     "attempt_id": Alias((semconv.MQTRACE_REQUEST_ID,)),
     "retry_times": Alias((semconv.MQTRACE_RETRY_TIMES,)),
     "region_id": Alias((semconv.MQTRACE_REGION_ID,), (f"{_HEADER}MSG_REGION",)),
-    "tags": Alias(
-        (semconv.MQTRACE_TAGS, semconv.MESSAGING_ROCKETMQ_MESSAGE_TAG),
-        (f"{_HEADER}{semconv.HEADER_TAGS}",),
-    ),
+    "tags": Alias((semconv.MQTRACE_TAGS, semconv.MESSAGING_ROCKETMQ_MESSAGE_TAG), (f"{_HEADER}{semconv.HEADER_TAGS}",)),
     "keys": Alias(
         (),
         (semconv.MQTRACE_KEYS, semconv.MESSAGING_ROCKETMQ_MESSAGE_KEYS, f"{_HEADER}{semconv.HEADER_KEYS}"),
     ),
     "store_host": Alias((semconv.MQTRACE_STORE_HOST, "messaging.rocketmq.broker_address")),
     "client_host": Alias((semconv.MQTRACE_CLIENT_HOST,)),
-    "body_length": Alias(
-        (semconv.MESSAGING_MESSAGE_BODY_SIZE, "messaging.message.payload_size_bytes"),
-    ),
+    "body_length": Alias((semconv.MESSAGING_MESSAGE_BODY_SIZE, "messaging.message.payload_size_bytes")),
     "msg_type": Alias((semconv.MQTRACE_MSG_TYPE,)),
     "registry_msg_type": Alias((semconv.MESSAGING_ROCKETMQ_MESSAGE_TYPE,)),
     "cost_ms": Alias((semconv.MQTRACE_COST_TIME,)),
@@ -120,9 +112,6 @@ AGENT_SCOPES: Final = "io.opentelemetry."
 """How the scopes of the Java agent's spans begin."""
 _AGENT: Final = "java-agent"
 _OLD_AGENT: Final = f"{_AGENT}-old"
-_SEND_OK: Final = "SEND_OK"
-_BEFORE: Final = "before"
-_HALVES: Final = (_BEFORE, "after")
 _CODES: Final = frozenset(code.name for code in ContextCode)
 # RocketMQ calls a delivery that took too long successful (ConsumeReturnType.TIME_OUT with success=true), spans do not.
 _SUCCESSFUL_CODES: Final = (ContextCode.SUCCESS.name, ContextCode.TIME_OUT.name)
@@ -200,31 +189,31 @@ def role_of(facts: SpanFacts) -> EventRole | None:
     if not facts.is_span:
         return None
     kind, writer = _kind(facts), _writer(facts)
-    half = facts.half if facts.half in _HALVES else "whole"
-    is_event, has_ended = kind in _EVENTS, half != _BEFORE
+    half = facts.half if facts.half in {"before", "after"} else "whole"
+    is_event, has_ended = kind in _EVENTS, half != "before"
+    success, context_code = _ending(facts, kind, writer) if has_ended else (None, None)
     registry_type = _REGISTRY_TYPES.get((facts.registry_msg_type or "").lower())
+    is_child_of_old_batch = writer == _OLD_AGENT and kind == "consume" and facts.linked
     return EventRole(
         kind=kind if is_event else None,
         half=half if is_event else None,
         scope="TRACE_TRAFFIC" if facts.is_trace_traffic else None if is_event else kind,
         writer=writer,
         msg_type=registry_type if facts.msg_type is None else facts.msg_type,
-        success=_success(facts, kind, writer) if has_ended else None,
-        context_code=_context_code(facts, kind, writer) if has_ended else None,
-        from_transaction_check=_is_true(facts.from_transaction_check),
+        success=success,
+        context_code=context_code,
+        from_transaction_check=None if facts.from_transaction_check is None else facts.from_transaction_check == "true",
         has_ended=has_ended,
-        is_alone=not _is_open_ended(facts, kind, writer),
+        is_alone=not (is_child_of_old_batch or (facts.operation or "").lower() == "create"),
     )
 
 
 def _kind(facts: SpanFacts) -> str:
     """Return the kind of event, or in upper case the scope by which the span is none."""
-    ours = _OUR_KINDS.get(facts.trace_type or "")
-    if ours is not None:
+    if (ours := _OUR_KINDS.get(facts.trace_type or "")) is not None:
         return ours
     if facts.operation is None:
-        by_span = _SPAN_KINDS.get(facts.span_kind or "", _NOT_MESSAGING)
-        return _NOT_MESSAGING if facts.system is None else by_span
+        return _NOT_MESSAGING if facts.system is None else _SPAN_KINDS.get(facts.span_kind or "", _NOT_MESSAGING)
     found = OPERATIONS.get(facts.operation.lower(), _NOT_MESSAGING)
     return "BATCH_PARENT" if found == "publish" and facts.unnamed and not facts.has_id else found
 
@@ -232,60 +221,27 @@ def _kind(facts: SpanFacts) -> str:
 def _writer(facts: SpanFacts) -> str:
     if facts.trace_type is not None or facts.library == semconv.SCOPE:
         return "mqtrace"
-    if (facts.library or "").startswith(AGENT_SCOPES):
-        if facts.operation_name is not None:
-            return f"{_AGENT}-new"
-        if facts.old_operation is not None:
-            return _OLD_AGENT
-    return "other"
+    is_agent = (facts.library or "").startswith(AGENT_SCOPES)
+    if is_agent and facts.operation_name is not None:
+        return f"{_AGENT}-new"
+    return _OLD_AGENT if is_agent and facts.old_operation is not None else "other"
 
 
-def _is_true(text: str | None) -> bool | None:
-    return None if text is None else text == "true"
-
-
-def _success(facts: SpanFacts, kind: str, writer: str) -> bool | None:
-    if facts.success is not None:
-        return facts.success == "true"
-    if kind == "publish":
-        return _is_sent(facts, writer)
-    return _is_consumed(facts, writer) if kind == "consume" else None
-
-
-def _is_sent(facts: SpanFacts, writer: str) -> bool | None:
-    if facts.send_result is not None:
-        return facts.send_result == _SEND_OK
-    if _has_failed(facts):
-        return False
-    return None if writer.startswith(_AGENT) else True
-
-
-def _is_consumed(facts: SpanFacts, writer: str) -> bool | None:
-    code = _code_of_ending(facts, writer)
-    if code is not None:
-        return code in _SUCCESSFUL_CODES
-    return False if _has_failed(facts) else None
-
-
-def _has_failed(facts: SpanFacts) -> bool:
-    return facts.error_type is not None or facts.status == "ERROR"
-
-
-def _context_code(facts: SpanFacts, kind: str, writer: str) -> str | None:
-    if facts.context_code is not None:
-        return facts.context_code
-    return _code_of_ending(facts, writer) if kind == "consume" else None
-
-
-def _code_of_ending(facts: SpanFacts, writer: str) -> str | None:
-    """Return the code of a delivery; spans of the agent's old conventions lack it."""
-    if facts.error_type is not None:
-        return facts.error_type if facts.error_type in _CODES else None
-    is_fine = writer != _OLD_AGENT and facts.status not in {None, "ERROR"}
-    return ContextCode.SUCCESS.name if is_fine else None
-
-
-def _is_open_ended(facts: SpanFacts, kind: str, writer: str) -> bool:
-    """Return whether the call's message count is unknown: a ``create`` span, or a child of an old batch."""
-    is_child_of_old_batch = writer == _OLD_AGENT and kind == "consume" and facts.linked
-    return is_child_of_old_batch or (facts.operation or "").lower() == "create"
+def _ending(facts: SpanFacts, kind: str, writer: str) -> tuple[bool | None, str | None]:
+    """Return whether the call succeeded, and the code of a delivery: as our spans say, else by status and error."""
+    success, code = None, None
+    has_failed = facts.error_type is not None or facts.status == "ERROR"
+    if kind == "publish" and facts.send_result is not None:
+        success = facts.send_result == "SEND_OK"
+    elif kind == "publish":
+        success = False if has_failed else None if writer.startswith(_AGENT) else True
+    elif kind == "consume":
+        if facts.error_type in _CODES:
+            code = facts.error_type
+        elif not has_failed and facts.status is not None and writer != _OLD_AGENT:  # whose spans lack it
+            code = ContextCode.SUCCESS.name
+        success = code in _SUCCESSFUL_CODES if code else False if has_failed else None
+    return (
+        success if facts.success is None else facts.success == "true",
+        code if facts.context_code is None else facts.context_code,
+    )
