@@ -319,7 +319,8 @@ def _reach(server: str, url: str, *addresses: str) -> None:
                 return
         except (OSError, ValueError) as error:
             reason = error
-    raise PeerError(f"no {server} answers at {url}: {reason}; check the address") from reason
+    why = getattr(reason, "strerror", None) or reason
+    raise PeerError(f"no {server} answers at {url}: {why}; check the address") from reason
 
 
 @cache

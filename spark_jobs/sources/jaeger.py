@@ -157,7 +157,8 @@ def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[
         raise PeerError(f"the Jaeger at {address.server} refused /api/v3/{what}: {refusal}; {fix}") from refusal
     except (OSError, ValueError, HTTPException, RecursionError) as error:  # such as a port of gRPC, a cut answer
         reason = getattr(error, "reason", None) or error
-        raise PeerError(f"no Jaeger answers at {address.server}: {reason}; give the port of its page") from error
+        why = getattr(reason, "strerror", None) or reason
+        raise PeerError(f"no Jaeger answers at {address.server}: {why}; give the port of its page") from error
     if not isinstance(found, dict):
         raise PeerError(f"{address.server} is not the query API of Jaeger (/api/v3); give the port of its page")
     return found

@@ -46,7 +46,7 @@ WRONG = {
             )
         ),
         ([*SIDES, "--out", "o" * 256], f"cannot create --out {'o' * 256}: File name too long; choose another"),
-        ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
+        ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "answers at sc://127.0.0.1:1: Connection refused"),
         ([*SIDES, "--out", "o", "--master", "spark://[::1]:1,127.0.0.1:1"], "answers at spark://[::1]:1,127.0.0.1:1: "),
         ([*SIDES, "--out", "o", "--master", "spark://master"], "unknown Spark master 'spark://master'"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),
@@ -73,7 +73,7 @@ WRONG = {
         (["--otlp", SIDES[3], "--out", "landing"], "--out landing is a landing"),
         (["--otlp", NO_JAEGER, "--out", "o"], "no Jaeger answers at 127.0.0.1:1"),
     ],
-    "inspect": [([NO_JAEGER], "no Jaeger answers at 127.0.0.1:1")],
+    "inspect": [([NO_JAEGER], "no Jaeger answers at 127.0.0.1:1: Connection refused; give")],
 }
 
 
