@@ -238,7 +238,7 @@ def test_pushed_messages_count_when_their_processing_begins(mailbox_with, reader
 NEXT_POLL = {"by": "the next poll"}
 
 
-def _measure(sampler, messages, how, *, is_recorded):
+def _measure(sampler, messages, how, *, is_recorded, has_polled=False):
     """Return the points of a poll's messages that were handled within 30 ms, by metric and attributes."""
     clock, reader = ManualClock(), InMemoryMetricReader()
     hook = _consumer(
@@ -249,6 +249,8 @@ def _measure(sampler, messages, how, *, is_recorded):
             consume_hook=None if is_recorded else print,  # needs a span
         )
     )
+    if has_polled:
+        hook.poll_begins()
     sender = ("traceparent", b"00-%032x-%016x-00" % (1, 2))
     row = (0, 7, None, 3, None)
     if not is_recorded:
@@ -270,6 +272,13 @@ def _measure(sampler, messages, how, *, is_recorded):
         for metric in metrics
         for point in metric.data.data_points
     }
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("messages", [1, 2])
+def test_messages_of_a_poll_that_began_before_the_meter_provider_count_as_handled_alone(messages, is_recorded):
+    measured = _measure(ALWAYS_ON, messages, {}, is_recorded=is_recorded, has_polled=True)
+    assert {name for name, *_ in measured} == {"messaging.process.duration"}
 
 
 @pytest.mark.parametrize(
