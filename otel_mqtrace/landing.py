@@ -459,9 +459,8 @@ class LandingWriter:
 
 def not_writable(landing: object, error: OSError) -> UsageError:
     """Return what to raise when the system or a store refuses what is written to ``landing``."""
-    if error.errno in NO_ROOM:  # pyarrow's own text wraps the system's
-        fix = describe_write_fix(error, "choose another directory")
-        reason = f"{os.strerror(error.errno or 0).lower()}; {fix}"
-    else:
-        reason = error.strerror or str(error)
-    return UsageError(f"cannot write to the landing {landing}: {reason}")
+    is_full = error.errno in NO_ROOM  # pyarrow's own text wraps the system's
+    reason = os.strerror(error.errno or 0).lower() if is_full else error.strerror or str(error)
+    # the reason of a store names the fix itself
+    fix = f"; {describe_write_fix(error, 'choose another directory')}" if is_full or isinstance(landing, Path) else ""
+    return UsageError(f"cannot write to the landing {landing}: {reason}{fix}")

@@ -287,7 +287,7 @@ def _probe_socket(endpoint: str) -> str | None:
         port = parts.port or _PORTS.get(parts.scheme, 4317)
         socket.create_connection((parts.hostname or "localhost", port), _TIMEOUT_S).close()
     except (OSError, ValueError) as error:
-        return str(error)
+        return getattr(error, "strerror", None) or str(error)
     return None
 
 

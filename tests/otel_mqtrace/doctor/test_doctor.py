@@ -142,7 +142,11 @@ NOWHERE = "/proc/self/nothing/here"
             (f"{kind}_not_writable", {f"MQTRACE_{kind.upper()}_DIR": NOWHERE}, "")
             for kind in ("landing", "spool", "ledger")
         ),
-        ("otlp_unreachable", {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOBODY}"}, ""),
+        (
+            "otlp_unreachable",
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOBODY}"},
+            "does not take spans: Connection refused",
+        ),
         ("kafka_config_unreadable", {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_KAFKA_CONFIG": "not-there"}, ""),
     ],
 )
