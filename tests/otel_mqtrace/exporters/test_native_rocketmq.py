@@ -112,7 +112,8 @@ def test_trace_topic_is_created_if_configured(cluster, exported):
     ],
 )
 def test_batch_without_a_usable_address_or_key_fails_in_time_with_the_fix(traced, options, complaint, caplog):
-    processor, trace = traced(NativeRocketMqSpanExporter(**options), export_timeout_millis=300)
+    exporter = NativeRocketMqSpanExporter(**options, clock=TickingClock(10))
+    processor, trace = traced(exporter, export_timeout_millis=300)
     trace(pub(1))
     processor.run_once(now=10**18)
     assert complaint in caplog.text
