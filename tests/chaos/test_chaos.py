@@ -184,7 +184,7 @@ for seed in map(int, sys.argv[1:]):
 
 def test_accounts_balance_in_storms():
     seeds = [*ONCE_FAILED, *range(4), *(secrets.randbits(32) for _ in range(FRESH))]
-    done = run_python(_STORMS, *seeds, cwd=ROOT, timeout_s=300)
+    done = run_python(_STORMS, *seeds, cwd=ROOT)
     begun = done.stdout.split()
     assert done.returncode == 0, f"add {begun[-1:]} to ONCE_FAILED: {done.stderr}"
     assert begun == [str(seed) for seed in seeds]

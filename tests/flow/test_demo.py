@@ -21,7 +21,7 @@ ENVIRONMENT = {**os.environ, "MQTRACE_ENABLED": "false", "MQTRACE_TOPIC_EXCLUDE"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demo")
-    done = run_program(*MQTRACE, "demo", *QUICKSTART, cwd=directory, env=ENVIRONMENT, timeout_s=300)
+    done = run_program(*MQTRACE, "demo", *QUICKSTART, cwd=directory, env=ENVIRONMENT)
     return done, directory / "mqtrace-demo"
 
 

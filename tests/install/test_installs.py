@@ -41,7 +41,7 @@ def make_environment(tmp_path):
         assert run_program(sys.executable, "-m", "venv", programs.parent, env=CLEAN).returncode == 0
         if requirements:  # without the constraints of this project's own
             pip = programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"
-            done = run_program(*pip, *requirements, env=CLEAN, timeout_s=600)
+            done = run_program(*pip, *requirements, env=CLEAN)
             assert done.returncode == 0, done.stderr
         return programs
 
@@ -96,7 +96,7 @@ def _oldest():
 def _run_tests(programs, tmp_path, *arguments):
     pytest_command = programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider"
     environment = {**CLEAN, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    done = run_program(*pytest_command, *arguments, cwd=ROOT, env=environment, timeout_s=900)
+    done = run_program(*pytest_command, *arguments, cwd=ROOT, env=environment, timeout_s=3_600)
     assert done.returncode == 0, done.stdout[-4_000:]
 
 

@@ -105,7 +105,7 @@ class World:
             skipped=skipped,
         )
         known = {**self._environment(programs), **environment}
-        done = run_program("bash", "-c", prelude + text, cwd=cwd, env=known, timeout_s=300)
+        done = run_program("bash", "-c", prelude + text, cwd=cwd, env=known)
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         assert "nothing is traced" not in done.stderr

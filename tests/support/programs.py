@@ -37,8 +37,11 @@ def signalled_at(stage: str, number: int, *arguments: object, delay_s: float = 0
     return [sys.executable, "-c", _SIGNALLED, *map(str, (int(number), delay_s, stage, *arguments))]
 
 
-def run_program(*words: object, timeout_s: float = 180, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Return how a program ended and what it printed, until every process that inherited its pipes has ended."""
+def run_program(*words: object, timeout_s: float = 600, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Return how a program ended and what it printed, until every process that inherited its pipes has ended.
+
+    Only a program that hangs may reach ``timeout_s``: on a busy machine one of a minute takes five.
+    """
     how = {"timeout": timeout_s, **({} if "input" in options else {"stdin": subprocess.DEVNULL}), **options}
     return subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **how)
 

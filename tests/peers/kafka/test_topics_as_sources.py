@@ -83,7 +83,7 @@ def test_missing_topic_is_one_line(kafka):
 def test_sparks_own_connector_gives_the_same_messages(address):
     """In a process of its own, because a session takes its jars when it starts."""
     jars = ",".join(map(str, sorted(jars_of(HERE / "spark-connector.xml", "Spark's Kafka connector").glob("*.jar"))))
-    done = run_python(BY_CONNECTOR, address.servers, address.topic, jars, timeout_s=400)
+    done = run_python(BY_CONNECTOR, address.servers, address.topic, jars)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
     names = ("topic", "partition", "offset", "arrival_ms", "keys")

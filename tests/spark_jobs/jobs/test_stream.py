@@ -161,7 +161,7 @@ def test_next_round_resolves_open_keys_and_counts_them_once(streamed):
 def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusive(spark, recorded, whole, tmp_path):
     native, otlp = (Path(shutil.copytree(side, tmp_path / side.name)) for side in recorded)
     out = tmp_path / "out"
-    killed = run_python(KILLED, native, otlp, out, timeout_s=300)
+    killed = run_python(KILLED, native, otlp, out)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     events = out / "stream" / "events"
     names = sorted(path.name for path in events.glob("batch=*"))
