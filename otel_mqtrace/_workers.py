@@ -9,6 +9,7 @@ import threading
 import weakref
 from contextlib import suppress
 from importlib import import_module
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from otel_mqtrace._errors import SubinterpreterError, is_from_signal_handler
@@ -98,6 +99,27 @@ def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
             continue
         if sys.modules[package].get_start_method() != "spawn":
             util.Finalize(None, callback, exitpriority=priority)
+        worker: Any = getattr(process.current_process(), "_target", None)
+        if hasattr(worker, "on_exit"):  # billiard's pool, as Celery's: it ends its workers past their finalizers
+            if not isinstance(worker.on_exit, _PoolExit):
+                worker.on_exit = _PoolExit(worker.on_exit)
+            worker.on_exit.callbacks.append((priority, callback))
+
+
+class _PoolExit:
+    """What a worker of billiard's pool calls at its end: what it called before, then ``callbacks`` by priority."""
+
+    def __init__(self, before: Callable[[int, int], object] | None) -> None:
+        self._before = before
+        self.callbacks: list[tuple[int, Callable[[], object]]] = []
+
+    def __call__(self, pid: int, exitcode: int) -> None:
+        try:
+            if self._before is not None:
+                self._before(pid, exitcode)
+        finally:
+            for _, callback in sorted(self.callbacks, key=itemgetter(0), reverse=True):
+                callback()
 
 
 # -- threads ----------------------------------------------------------------------------------------------------

@@ -93,6 +93,12 @@ if sys.argv[1] == "fork":
         child()
         sys.exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+elif sys.argv[1] == "billiard.pool":
+    from billiard.pool import Pool
+    pool = Pool(1)
+    pool.apply(child)
+    pool.close()
+    pool.join()
 else:
     import importlib
     process = importlib.import_module(sys.argv[1]).get_context("fork").Process(target=child)
@@ -103,7 +109,7 @@ assert processor.lanes[0].exporter.after_forks == 0
 """
 
 
-@pytest.mark.parametrize("way", ["fork", "multiprocessing", "billiard"])
+@pytest.mark.parametrize("way", ["fork", "multiprocessing", "billiard", "billiard.pool"])
 def test_forked_child_exports_its_own_spans_only(run, way):
     """billiard is Celery's: its children end by ``os._exit``, without atexit."""
     assert run(FORKING, way) == [[False, "of the child"], [True, "of the parent"]]
