@@ -6,6 +6,7 @@ this module an interrupt there prints a traceback.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -14,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import FrameType
 
 _BY_SIGNAL = 128
@@ -38,11 +39,13 @@ def start() -> int:
     terminating = {getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
     defaults = {signal.SIGINT: signal.default_int_handler, **terminating}
     numbers = {number for number, handler in defaults.items() if signal.getsignal(number) is handler}
-    _leave_on(numbers)
+    # After its exit functions the interpreter restores the default handlers, but leaves an ignored signal so.
+    atexit.register(_handle, numbers, signal.SIG_IGN)  # first registered, so called last
+    _handle(numbers, _leave)
     try:
         return _run(numbers)
     finally:
-        _leave_on(numbers)
+        _handle(numbers, _leave)
         gc.freeze()  # else the interpreter collects all objects as it exits: 0.15 s after a reconciliation
 
 
@@ -76,9 +79,9 @@ def _run(numbers: Collection[int]) -> int:
     return _BY_SIGNAL + terminations[0] if is_terminated else code
 
 
-def _leave_on(numbers: Collection[int]) -> None:
+def _handle(numbers: Collection[int], handler: Callable[[int, object], NoReturn] | signal.Handlers) -> None:
     for number in numbers:
-        signal.signal(number, _leave)
+        signal.signal(number, handler)
 
 
 def _leave(number: int, _frame: object) -> NoReturn:
