@@ -266,16 +266,9 @@ def test_exporter_with_a_wrong_variable_of_opentelemetry_is_refused_with_the_fix
 @pytest.mark.parametrize(
     "option",
     [
-        {"tracer_provider": "nonsense"},
-        {"meter_provider": 5},
-        {"produce_hook": 3},
-        {"consume_hook": "f"},
-        {"clock": 5},
-        {"exporters": 5},
-        {"exporters": [5]},
-        {"process_context": "sideways"},
-        {"queue_size": -1},
-        {"nonsense": 1},
+        *({"tracer_provider": "nonsense"}, {"meter_provider": 5}, {"clock": 5}),
+        *({"produce_hook": 3}, {"consume_hook": "f"}, {"exporters": 5}, {"exporters": [5]}),
+        *({"process_context": "sideways"}, {"queue_size": -1}, {"nonsense": 1}),
     ],
 )
 def test_option_of_a_wrong_type_is_one_warning(instrumentor, caplog, monkeypatch, option):

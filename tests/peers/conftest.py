@@ -54,14 +54,9 @@ def pytest_collection_finish(session) -> None:
     if missing and not config.option.collectonly:
         peers_cache().mkdir(parents=True, exist_ok=True)
         with (peers_cache() / "build.log").open("ab") as log:
-            config.stash[BUILDER] = subprocess.Popen(
-                [sys.executable, "-m", "tests.peers.go_build", *missing],
-                cwd=HERE.parents[1],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            command = [sys.executable, "-m", "tests.peers.go_build", *missing]
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            config.stash[BUILDER] = subprocess.Popen(command, cwd=HERE.parents[1], start_new_session=True, **streams)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

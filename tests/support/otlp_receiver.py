@@ -9,14 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
 )
 from typing_extensions import Self
 
@@ -112,14 +109,14 @@ class OtlpReceiver:
         return None if self.on_request is None else self.on_request(number, moment)
 
 
-class GrpcReceiver(TraceServiceServicer):
+class GrpcReceiver(trace_service_pb2_grpc.TraceServiceServicer):
     """Takes every request, and says that it rejected one of its spans."""
 
     def __init__(self) -> None:
         self.requests: list[ExportTraceServiceRequest] = []
         self.metadata: list[dict[str, Any]] = []
         self._server = grpc.server(ThreadPoolExecutor(1))
-        add_TraceServiceServicer_to_server(self, self._server)
+        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)
         self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
     def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:  # noqa: N802 - the service's own name

@@ -178,11 +178,8 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
         properties = message.system_properties
         properties.delivery_attempt = 1
         properties.receipt_handle = properties.message_id
-        properties.queue_id, properties.store_host, properties.store_timestamp.seconds = (
-            QUEUE_ID,
-            STORE_HOST,
-            STORE_SECONDS,
-        )
+        properties.queue_id, properties.store_host = QUEUE_ID, STORE_HOST
+        properties.store_timestamp.seconds = STORE_SECONDS
         properties.body_digest.type = definition_pb2.DigestType.CRC32
         properties.body_digest.checksum = f"{crc32(message.body):08X}"
         with self._changed:

@@ -83,9 +83,7 @@ def test_second_verdict_and_a_stranger_disagree():
 @pytest.mark.parametrize(
     "change",
     [
-        {"conservation": {"holds": False}},
-        {"exit_code": 0},
-        {"exit_code": 4},
+        *({"conservation": {"holds": False}}, {"exit_code": 0}, {"exit_code": 4}),
         {"inputs": {"native": {"malformed": 0}, "otlp": {"malformed": 0}}},
     ],
 )

@@ -280,10 +280,8 @@ def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, mon
 @pytest.mark.parametrize(
     ("source", "landing", "overlap"),
     [
-        ("all", "all", True),
-        ("all", "all/deep", True),
+        *(("all", landing, True) for landing in ("all", "all/deep", "link")),
         ("all/native/date=2026-11-21", "all", True),
-        ("all", "link", True),
         ("all", "beside", False),
     ],
 )

@@ -186,14 +186,10 @@ def request(span):
 @pytest.mark.parametrize(
     "document",
     [
-        request(SPAN),
-        request(IN_BASE64),
-        request(IN_BYTES),
+        *map(request, (SPAN, IN_BASE64, IN_BYTES)),
         {"resource_spans": [{"scope_spans": [{"scope": {"name": "lib"}, "spans": [SNAKE]}]}]},
         {"resourceSpans": [OLD]},
-        request(SPAN)["resourceSpans"],
-        {"result": request(SPAN)},
-        [request(SPAN)],
+        *(request(SPAN)["resourceSpans"], {"result": request(SPAN)}, [request(SPAN)]),
     ],
     ids=["plain", "base64", "bytes", "snake", "old", "array", "result", "list"],
 )

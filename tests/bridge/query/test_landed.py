@@ -116,12 +116,7 @@ def test_key_is_found_in_the_charset_of_the_bodies(tmp_path, charset):
 
 
 ODD_LINES = [
-    "no json",
-    "[]",
-    "null",
-    '"text"',
-    '{"body_base64": "!"}',
-    '{"body_base64": 5}',
+    *("no json", "[]", "null", '"text"', '{"body_base64": "!"}', '{"body_base64": 5}'),
     json.dumps({"source": "T", "arrival_ms": "soon", "body_base64": ""}),
     json.dumps({"source": None, "arrival_ms": 5, "body_base64": ""}),
     "[" * 100_000,

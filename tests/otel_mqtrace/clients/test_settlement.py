@@ -161,8 +161,7 @@ class BareProducer(confluent_kafka.Producer):
 @pytest.mark.parametrize(
     ("make", "call", "args", "name"),
     [
-        (BareConsumer, "commit", (), "commit"),
-        (BareConsumer, "poll", (), "poll"),
+        *((BareConsumer, call, (), call) for call in ("commit", "poll")),
         (BareProducer, "produce", ("orders",), "send orders"),
     ],
 )

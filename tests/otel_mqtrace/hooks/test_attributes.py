@@ -96,6 +96,7 @@ def captured(sent):
 
 
 _SECRETS = ("Authorization", "x-AUTHORIZATION-key", "COOKIE", "refresh-Token", "db_password")
+_SENT_SECRETS = [(name, value) for name in _SECRETS for value in (b"hunter2", b"hunter3")]
 
 
 CAPTURED = {
@@ -106,12 +107,7 @@ CAPTURED = {
         {},
         {"x-hop": ("a", "b"), "TENANT": ("eu",), "x-none": ("",)},
     ),
-    "secrets": (
-        [(name, value) for name in _SECRETS for value in (b"hunter2", b"hunter3")],
-        ("*",),
-        {},
-        dict.fromkeys(_SECRETS, ("REDACTED",) * 2),
-    ),
+    "secrets": (_SENT_SECRETS, ("*",), {}, dict.fromkeys(_SECRETS, ("REDACTED",) * 2)),
     "other secrets": (
         {"x-card-number": b"4", "cookie": b"c"},
         ("*",),

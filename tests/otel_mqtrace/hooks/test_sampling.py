@@ -32,14 +32,6 @@ from opentelemetry.sdk.trace.sampling import (
     StaticSampler,
     TraceIdRatioBased,
 )
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    NoOpTracerProvider,
-    ProxyTracerProvider,
-    SpanContext,
-    TraceFlags,
-    TraceState,
-)
 
 from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
 from otel_mqtrace.config import Settings
@@ -79,8 +71,8 @@ def state(*processors: SpanProcessor, **options: Any) -> TracerState:
     return TracerState(provider(*processors, **options).get_tracer("t"))
 
 
-def parent(*, sampled: bool, remote: bool) -> SpanContext:
-    return SpanContext(1, 2, is_remote=remote, trace_flags=TraceFlags(sampled))
+def parent(*, sampled: bool, remote: bool) -> trace.SpanContext:
+    return trace.SpanContext(1, 2, is_remote=remote, trace_flags=trace.TraceFlags(sampled))
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_ON, DEFAULT_ON, TraceIdRatioBased(0.5), ParentBasedTraceIdRatio(0.5)])
@@ -123,8 +115,8 @@ def test_certain_decision_follows_the_sampler_and_the_parent(sampler: Sampler, d
     assert [known.decision_under(each)[0] for each in parents] == decisions
     for each, decision in zip(parents, decisions, strict=True):
         for flags in (each.trace_flags, each.trace_flags | 2):  # a trace id that says to be random
-            above = SpanContext(each.trace_id, each.span_id, each.is_remote, TraceFlags(flags))
-            span = known.tracer.start_span("s", trace.set_span_in_context(NonRecordingSpan(above), Context()))
+            above = trace.SpanContext(each.trace_id, each.span_id, each.is_remote, trace.TraceFlags(flags))
+            span = known.tracer.start_span("s", trace.set_span_in_context(trace.NonRecordingSpan(above), Context()))
             expected = (span.is_recording(), span.get_span_context().trace_flags)
             assert decision is None or (decision is KEEP, known.decision_under(above)[1]) == expected
 
@@ -159,7 +151,7 @@ def test_share_of_the_sends_that_begin_a_trace_is_sampled(kind: type, others: An
 @pytest.mark.parametrize("is_remote", [False, True])
 def test_send_inside_a_trace_is_left_to_a_ratio_sampler_which_reads_the_id_of_that_trace(is_remote: bool) -> None:
     hook = SendHook(tracing=Tracing.create(tracer_provider=provider(sampler=TraceIdRatioBased(0.5))))
-    with trace.use_span(NonRecordingSpan(SpanContext(1, 2, is_remote, TraceFlags(1)))):
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote, trace.TraceFlags(1)))):
         assert hook.record("orders", b"x", None, None, None) is None
 
 
@@ -193,7 +185,7 @@ def _with_own_method() -> SpanProcessor:
             )
         ),
         (provider(active_span_processor=_make_derived(SynchronousMultiSpanProcessor)), {}),
-        (NoOpTracerProvider(), {}),
+        (trace.NoOpTracerProvider(), {}),
         *(
             (provider(sampler=ALWAYS_OFF), {"settings": Settings(**each)})
             for each in ({"propagation": False}, {"topic_exclude": ("orders",)}, {"topic_sampling": {"orders": 0.5}})
@@ -255,7 +247,8 @@ def test_change_of_the_tracer_or_propagator_ends_the_state(
 
 def test_tracer_without_an_sdk_has_no_limit_of_links() -> None:
     assert max_links(TracerProvider(span_limits=SpanLimits(max_links=7)).get_tracer("x")) == 7
-    assert [max_links(each().get_tracer("x")) for each in (NoOpTracerProvider, ProxyTracerProvider)] == [None, None]
+    for provider in (trace.NoOpTracerProvider(), trace.ProxyTracerProvider()):
+        assert max_links(provider.get_tracer("x")) is None
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0)])
@@ -265,7 +258,7 @@ def test_unsampled_span_is_neither_a_start_nor_an_error(sampler: Sampler) -> Non
     ours = MqTraceSpanProcessor(exporter, background=False)
     hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours, sampler=sampler)))
     hook.after(hook.before("orders", body=b"x"), partition=3, offset=4)
-    ours.on_start(NonRecordingSpan(ROOT))  # type: ignore[arg-type]  # a foreign span: a mistake that is counted
+    ours.on_start(trace.NonRecordingSpan(ROOT))  # type: ignore[arg-type]  # a foreign span: a mistake that is counted
     assert (ours.internal_errors, ours.stats()["RecordingExporter"]["offered"]) == (1, 0)
     ours.shutdown()
 
@@ -397,8 +390,9 @@ def test_unsampled_send_has_the_headers_of_any_other_send(headers: Any) -> None:
 
 
 def test_unsampled_send_carries_state_and_baggage_of_the_current_span() -> None:
-    parent = SpanContext(1, 2, is_remote=False, trace_state=TraceState([("vendor", "x")]))
-    token = context.attach(baggage.set_baggage("order", "42", trace.set_span_in_context(NonRecordingSpan(parent))))
+    parent = trace.SpanContext(1, 2, is_remote=False, trace_state=trace.TraceState([("vendor", "x")]))
+    inside = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+    token = context.attach(baggage.set_baggage("order", "42", inside))
     try:
         headers = dict(inject_unsampled(hook(DEFAULT_OFF), "orders", None))
     finally:

@@ -98,14 +98,8 @@ class _World(World):
         return span, self.lane.take_all()
 
 
-failures = st.sampled_from(
-    [
-        {"code": ContextCode.FAILED},
-        {"exception": ValueError("no such order")},
-        {"code": ContextCode.SUCCESS, "error": "odd"},
-        {"code": "RETURNNULL"},
-    ]
-)
+failures = st.sampled_from([{"exception": ValueError("no such order")}, {"code": ContextCode.SUCCESS, "error": "odd"}])
+failures |= st.sampled_from([{"code": ContextCode.FAILED}, {"code": "RETURNNULL"}])
 
 
 @given(messages, st.just({}) | failures, st.sampled_from(sorted(DIALECTS)))

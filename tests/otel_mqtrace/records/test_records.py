@@ -225,15 +225,8 @@ received = st.builds(
 endings = st.fixed_dictionaries(
     {}, optional={"code": st.sampled_from(ContextCode), "exception": st.just(ValueError("no")), "error": st.just("odd")}
 )
-currents = st.sampled_from(
-    [
-        {},
-        baggage.set_baggage("tenant", "7", {}),
-        trace.set_span_in_context(
-            trace.NonRecordingSpan(trace.SpanContext(5, 6, is_remote=False, trace_flags=trace.TraceFlags(1))), {}
-        ),
-    ]
-)
+above = trace.NonRecordingSpan(trace.SpanContext(5, 6, is_remote=False, trace_flags=trace.TraceFlags(1)))
+currents = st.sampled_from([{}, baggage.set_baggage("tenant", "7", {}), trace.set_span_in_context(above, {})])
 
 
 def _both(play, current, dialect, *, is_record):

@@ -14,15 +14,6 @@ from hypothesis import strategies as st
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.rocketmq import messages
 from otel_mqtrace.rocketmq.commands import Command, FrameReader, ProtocolError, encode_command
-from otel_mqtrace.rocketmq.messages import (
-    BodyError,
-    StoredMessage,
-    compress_body,
-    decode_messages,
-    decode_properties,
-    decompress_body,
-    encode_properties,
-)
 from tests.support.rocketmq_remoting import stored
 
 # What RemotingCommand of RocketMQ 5.5.0 encodes for an answer with a field, a remark and a body.
@@ -124,7 +115,7 @@ PACKED = {
     2: "28b52ffd0058640000307472616365200100b94b11010000",
     3: "785e2b294a4c4e5528c1470200eac50cfb",
 }
-EXPECTED = StoredMessage(
+EXPECTED = messages.StoredMessage(
     topic="RMQ_SYS_TRACE_TOPIC",
     queue_id=3,
     queue_offset=42,
@@ -137,9 +128,9 @@ EXPECTED = StoredMessage(
 
 def test_stored_message_is_read_as_java_wrote_it():
     """Then one with hosts of IPv6 and a compressed body."""
-    first, second, other = decode_messages(IPV4 * 2 + IPV6)
+    first, second, other = messages.decode_messages(IPV4 * 2 + IPV6)
     assert first == second == EXPECTED
-    assert (other.store_ms, decompress_body(other)) == (EXPECTED.store_ms, b"Pub\x01x\x02")
+    assert (other.store_ms, messages.decompress_body(other)) == (EXPECTED.store_ms, b"Pub\x01x\x02")
 
 
 def test_long_topic_name_is_read():
@@ -148,7 +139,7 @@ def test_long_topic_name_is_read():
     raw = stored(b"x", properties={"KEYS": "k"})
     raw = raw.replace(old + struct.pack(">H", 7), struct.pack(">H", 300) + name + struct.pack(">H", 7))
     raw = struct.pack(">iI", len(raw), 0xDAA320AB) + raw[8:]
-    [message] = decode_messages(raw)
+    [message] = messages.decode_messages(raw)
     assert (message.topic, message.properties) == (name.decode(), {"KEYS": "k"})
 
 
@@ -156,52 +147,52 @@ def test_long_topic_name_is_read():
 def test_body_is_decompressed_as_java_compressed_it(kind):
     """Number 0 is zlib of before 5.0."""
     message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind]))
-    assert decompress_body(message) == PLAIN
+    assert messages.decompress_body(message) == PLAIN
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 7])
 @given(st.binary(max_size=60))
 def test_any_compressed_body_is_plain_or_a_body_error(kind, body):
     message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=body)
-    with suppress(BodyError):
-        decompress_body(message)
+    with suppress(messages.BodyError):
+        messages.decompress_body(message)
 
 
 def test_truncated_body_is_an_error():
-    with pytest.raises(BodyError, match=r"RMQ_SYS_TRACE_TOPIC \[3\] offset 42 .*cut off"):
-        decompress_body(replace(EXPECTED, sys_flag=1, stored_body=zlib.compress(PLAIN * 100)[:-8]))
+    with pytest.raises(messages.BodyError, match=r"RMQ_SYS_TRACE_TOPIC \[3\] offset 42 .*cut off"):
+        messages.decompress_body(replace(EXPECTED, sys_flag=1, stored_body=zlib.compress(PLAIN * 100)[:-8]))
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
 def test_body_larger_than_the_limit_is_refused(kind, monkeypatch):
     monkeypatch.setattr(messages, "_MAX_BODY_BYTES", len(PLAIN) - 1)
-    with pytest.raises(BodyError, match="larger"):
-        decompress_body(replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind])))
+    with pytest.raises(messages.BodyError, match="larger"):
+        messages.decompress_body(replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind])))
 
 
 def test_missing_pyarrow_is_reported_with_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"compressed by lz4 .*otel-mqtrace\[reconcile\]"):
-        decompress_body(replace(EXPECTED, sys_flag=1 | 1 << 8, stored_body=b""))
+        messages.decompress_body(replace(EXPECTED, sys_flag=1 | 1 << 8, stored_body=b""))
 
 
 @given(st.integers(0, len(IPV6) - 1), st.binary(min_size=1, max_size=8))
 def test_damaged_message_is_messages_or_a_protocol_error(at, damage):
     with suppress(ProtocolError):
-        decode_messages(IPV6[:at] + damage + IPV6[at + len(damage) :])
+        messages.decode_messages(IPV6[:at] + damage + IPV6[at + len(damage) :])
 
 
 @pytest.mark.parametrize("length", range(1, len(IPV4)))
 def test_truncated_message_is_reported(length):
     with pytest.raises(ProtocolError, match="at byte 0"):
-        decode_messages(IPV4[:length])
+        messages.decode_messages(IPV4[:length])
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text(min_size=1)))
 def test_properties_are_read_back_but_for_separators(properties):
     fixed = {_clean(name): _clean(value) for name, value in properties.items()}
     if len(fixed) == len(properties):
-        assert decode_properties(encode_properties(properties)) == fixed
+        assert messages.decode_properties(messages.encode_properties(properties)) == fixed
 
 
 def _clean(text):
@@ -209,11 +200,11 @@ def _clean(text):
 
 
 def test_malformed_properties_are_skipped():
-    assert decode_properties("a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
+    assert messages.decode_properties("a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
 
 
 @given(st.binary(max_size=200), st.integers(0, 100))
 def test_compressed_body_is_read_back(body, times):
-    packed, sys_flag = compress_body(body * times)
-    assert decompress_body(replace(EXPECTED, stored_body=packed, sys_flag=sys_flag)) == body * times
+    packed, sys_flag = messages.compress_body(body * times)
+    assert messages.decompress_body(replace(EXPECTED, stored_body=packed, sys_flag=sys_flag)) == body * times
     assert sys_flag == 0 or (len(body * times) >= 4_096 and len(packed) < len(body * times))

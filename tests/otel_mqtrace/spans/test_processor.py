@@ -18,19 +18,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace.spans.processor import COMPONENT_TYPE, MqTraceSpanProcessor
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import (
-    GENEROUS_S,
-    Hanging,
-    Scripted,
-    Stuck,
-    account_balances,
-    span,
-    stuck_processor,
-    worker_ended,
-)
+from tests.support import lanes
 from tests.support.programs import run_in_child
 
-GENEROUS_MS = GENEROUS_S * 1000
+GENEROUS_MS = lanes.GENEROUS_S * 1000
 POISONS = [SystemExit(1), GeneratorExit(), KeyboardInterrupt(), ValueError("broken")]
 
 
@@ -40,10 +31,10 @@ def _account(processor):
 
 
 def test_spans_are_exported_in_order_and_in_batches():
-    exporter = Scripted()
+    exporter = lanes.Scripted()
     processor = MqTraceSpanProcessor(exporter)
     for number in range(250):
-        processor.on_end(span(str(number)))
+        processor.on_end(lanes.span(str(number)))
     assert processor.force_flush(GENEROUS_MS)
     processor.shutdown()
     assert exporter.names == [str(number) for number in range(250)]
@@ -54,22 +45,22 @@ def test_spans_are_exported_in_order_and_in_batches():
 
 
 def test_span_is_exported_after_the_delay():
-    exporter = Stuck()
+    exporter = lanes.Stuck()
     exporter.let_go.set()
     processor = MqTraceSpanProcessor(exporter, schedule_delay_millis=100)  # its thread starts sooner
-    processor.on_end(span())
-    assert exporter.entered.wait(GENEROUS_S)
+    processor.on_end(lanes.span())
+    assert exporter.entered.wait(lanes.GENEROUS_S)
     processor.shutdown()
 
 
 def test_unsampled_spans_are_not_exported():
-    provider, exporter = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False), Scripted()
+    provider, exporter = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False), lanes.Scripted()
     exporter.exports_starts = True
     processor = MqTraceSpanProcessor(exporter, background=False)
     provider.add_span_processor(processor)
     provider.get_tracer("tests").start_span("a").end()
-    processor.on_start(span("b", sampled=False))
-    processor.on_end(span("b", sampled=False))
+    processor.on_start(lanes.span("b", sampled=False))
+    processor.on_end(lanes.span("b", sampled=False))
     processor.on_end(ReadableSpan("no context"))
     assert (_account(processor)["offered"], processor.internal_errors) == (0, 0)
 
@@ -77,7 +68,7 @@ def test_unsampled_spans_are_not_exported():
 def test_exports_never_overlap_whichever_thread_flushes():
     exporting, pause, overlaps = threading.Lock(), threading.Event(), []
 
-    class Exclusive(Scripted):
+    class Exclusive(lanes.Scripted):
         def export(self, spans):
             is_alone = exporting.acquire(blocking=False)
             overlaps.append(not is_alone)
@@ -90,7 +81,7 @@ def test_exports_never_overlap_whichever_thread_flushes():
 
     def work():
         for _ in range(20):
-            processor.on_end(span())
+            processor.on_end(lanes.span())
             processor.force_flush(GENEROUS_MS)
 
     with ThreadPoolExecutor(4) as pool:
@@ -103,8 +94,8 @@ def test_exports_never_overlap_whichever_thread_flushes():
 @pytest.fixture
 def stuck():
     """A processor whose exporter hangs in the export of one span while another waits."""
-    processor, exporter = stuck_processor()
-    processor.on_end(span("waiting"))
+    processor, exporter = lanes.stuck_processor()
+    processor.on_end(lanes.span("waiting"))
     yield processor, exporter
     exporter.let_go.set()
 
@@ -122,11 +113,11 @@ def test_shutdown_with_a_hanging_exporter_ends_in_time_or_on_interrupt_and_count
     assert (account["pending"], account["dropped"]["shutdown_timeout"]) == (0, 2)
     again = threading.Thread(target=processor.shutdown, args=(GENEROUS_MS,))  # as the provider does at exit
     again.start()
-    again.join(GENEROUS_S / 2)
+    again.join(lanes.GENEROUS_S / 2)
     assert (again.is_alive(), exporter.let_go.is_set()) == (False, False)
     exporter.let_go.set()
-    assert worker_ended(processor, GENEROUS_S)
-    assert account_balances(_account(processor))
+    assert lanes.worker_ended(processor, lanes.GENEROUS_S)
+    assert lanes.account_balances(_account(processor))
 
 
 def test_child_forked_during_an_export_exports_its_own_spans_only(stuck):
@@ -135,45 +126,45 @@ def test_child_forked_during_an_export_exports_its_own_spans_only(stuck):
     def export_one():
         exporter.let_go = threading.Event()  # the parent's export hangs on
         exporter.let_go.set()
-        processor.on_end(span("of the child"))
+        processor.on_end(lanes.span("of the child"))
         is_flushed = processor.force_flush(GENEROUS_MS)
         return not (is_flushed and exporter.names == ["of the child"] and _account(processor)["offered"] == 1)
 
     assert run_in_child(export_one) == 0
     exporter.let_go.set()
     assert processor.force_flush(GENEROUS_MS)
-    assert (exporter.names, account_balances(_account(processor))) == (["in flight", "waiting"], True)
+    assert (exporter.names, lanes.account_balances(_account(processor))) == (["in flight", "waiting"], True)
     processor.shutdown()
 
 
 @pytest.mark.parametrize("background", [True, False])
 def test_shutdown_ends_in_time_when_an_exporter_hangs_in_its_own(background):
-    hanging, free = Hanging(), Scripted()
+    hanging, free = lanes.Hanging(), lanes.Scripted()
     processor = MqTraceSpanProcessor(hanging, free, background=background)
-    processor.on_end(span("a"))
+    processor.on_end(lanes.span("a"))
     assert processor.force_flush(GENEROUS_MS)
     processor.shutdown(timeout_millis=200)
     assert not hanging.closed.is_set()
     hanging.let_go.set()
-    assert free.closed.wait(GENEROUS_S)
+    assert free.closed.wait(lanes.GENEROUS_S)
     assert (hanging.names, free.names) == (["a"], ["a"])
 
 
 def test_no_thread_starts_before_the_first_span_of_a_processor():
     """So that the parent of a pre-forking server has none."""
     before = set(threading.enumerate())
-    MqTraceSpanProcessor(Scripted(), Scripted())
+    MqTraceSpanProcessor(lanes.Scripted(), lanes.Scripted())
     assert set(threading.enumerate()) <= before  # a thread of an earlier test may end meanwhile
 
 
 def test_exception_of_the_processor_is_counted_and_not_raised():
-    exporter, clock = Scripted(), Mock(ManualClock, **{"monotonic_ns.side_effect": OSError("no clock")})
+    exporter, clock = lanes.Scripted(), Mock(ManualClock, **{"monotonic_ns.side_effect": OSError("no clock")})
     exporter.exports_starts = True
     processor = MqTraceSpanProcessor(exporter, clock=clock, background=False)
     for count, offer in enumerate(
         (processor.on_end, processor.on_end, processor.on_start, processor.offer_record_start), 1
     ):
-        offer(span("a"))
+        offer(lanes.span("a"))
         assert processor.internal_errors == count
 
 
@@ -196,9 +187,9 @@ def metrics(reader):
 
 def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity(reader, metrics):
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    processor, stuck = stuck_processor(meter_provider=provider, max_queue_size=2)
-    processor.on_end(span("waits"))
-    processor.on_end(span("waits, too"))
+    processor, stuck = lanes.stuck_processor(meter_provider=provider, max_queue_size=2)
+    processor.on_end(lanes.span("waits"))
+    processor.on_end(lanes.span("waits, too"))
     assert metrics() == {  # and none of the exporter, which has no component type
         ("otel.sdk.processor.span.queue.size", "{span}", COMPONENT_TYPE, None): 2,
         ("otel.sdk.processor.span.queue.capacity", "{span}", COMPONENT_TYPE, None): 2,
@@ -210,7 +201,7 @@ def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity(reader, metri
 
 
 def test_processor_metrics_equal_the_stats(reader, metrics):
-    exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
+    exporter = lanes.Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     exporter.component_type = "ours"
     provider, limits = (
         MeterProvider([reader], shutdown_on_exit=False),
@@ -218,9 +209,9 @@ def test_processor_metrics_equal_the_stats(reader, metrics):
     )
     processor = MqTraceSpanProcessor(exporter, meter_provider=provider, background=False, clock=ManualClock(), **limits)
     for name in "abc":
-        processor.on_end(span(name))
+        processor.on_end(lanes.span(name))
     processor.force_flush()
-    processor.on_end(span("d"))
+    processor.on_end(lanes.span("d"))
     assert metrics() == {
         ("otel.sdk.processor.span.queue.size", "{span}", COMPONENT_TYPE, None): 1,
         ("otel.sdk.processor.span.queue.capacity", "{span}", COMPONENT_TYPE, None): 2,
@@ -238,20 +229,20 @@ def test_processor_metrics_equal_the_stats(reader, metrics):
 @pytest.mark.parametrize("is_set_between", [False, True])
 def test_second_processor_of_a_meter_provider_has_its_metrics(reader, points, is_set_between):
     other, provider = MeterProvider(shutdown_on_exit=False), MeterProvider([reader], shutdown_on_exit=False)
-    MqTraceSpanProcessor(Scripted(), meter_provider=other, max_queue_size=1, background=False)
+    MqTraceSpanProcessor(lanes.Scripted(), meter_provider=other, max_queue_size=1, background=False)
     before = metrics_of_the_api._ProxyMeterProvider() if is_set_between else provider
-    MqTraceSpanProcessor(Scripted(), meter_provider=before, max_queue_size=2, background=False)
+    MqTraceSpanProcessor(lanes.Scripted(), meter_provider=before, max_queue_size=2, background=False)
     if is_set_between:
         before.on_set_meter_provider(provider)
-    MqTraceSpanProcessor(Scripted(), meter_provider=provider, max_queue_size=3, background=False)
+    MqTraceSpanProcessor(lanes.Scripted(), meter_provider=provider, max_queue_size=3, background=False)
     assert [point.value for _, point in points("otel.sdk.processor.span.queue.capacity")] == [2, 3]
 
 
 def test_counts_of_a_processor_stay_after_the_shutdown(reader, metrics):
-    processor = MqTraceSpanProcessor(Scripted(), meter_provider=MeterProvider([reader], shutdown_on_exit=False))
-    processor.on_end(span("a"))
+    processor = MqTraceSpanProcessor(lanes.Scripted(), meter_provider=MeterProvider([reader], shutdown_on_exit=False))
+    processor.on_end(lanes.span("a"))
     processor.shutdown()
-    processor.on_end(span("b"))
+    processor.on_end(lanes.span("b"))
     processed = "otel.sdk.processor.span.processed", "{span}", COMPONENT_TYPE
     after = {(*processed, None): 1, (*processed, "already_shutdown"): 1}
     assert after.items() <= metrics().items()
@@ -260,7 +251,7 @@ def test_counts_of_a_processor_stay_after_the_shutdown(reader, metrics):
     assert metrics() == after  # of a queue that is no more, neither size nor capacity
 
 
-class Flushing(Scripted):
+class Flushing(lanes.Scripted):
     """Does ``act`` in each flush, after saying that it is there; raises what is an exception."""
 
     def __init__(self, act=lambda: True):
@@ -299,7 +290,7 @@ def test_worker_survives_any_exception_of_an_export_or_flush(poison, thread_deat
     for act, names in (poison, "ab"), (poison, "c"), (lambda: True, "d"):
         exporter.act = act
         for name in names:
-            processor.on_end(span(name))
+            processor.on_end(lanes.span(name))
         assert processor.force_flush(GENEROUS_MS) is (names == "d")
     account = _account(processor)
     assert (account["failed"], account["exported"], daemons, thread_deaths) == (1, 3, [True] * 4, [])
@@ -309,10 +300,10 @@ def test_worker_survives_any_exception_of_an_export_or_flush(poison, thread_deat
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
 @pytest.mark.parametrize("background", [True, False])
 def test_shutdown_goes_on_after_any_exception_of_an_exporter(poison, background, thread_deaths):
-    exporter, next_one = Scripted(), Scripted()
+    exporter, next_one = lanes.Scripted(), lanes.Scripted()
     exporter.shutdown = Mock(side_effect=poison)
     processor = MqTraceSpanProcessor(exporter, next_one, background=background)
-    processor.on_end(span("a"))
+    processor.on_end(lanes.span("a"))
     processor.shutdown()
     assert (exporter.shutdown.call_count, next_one.shutdowns, thread_deaths) == (1, 1, [])
     assert processor.stats()["Scripted"]["exported"] == 1
@@ -324,7 +315,7 @@ def test_exporter_without_a_shutdown_is_reported_and_the_processor_ends(caplog, 
             return SpanExportResult.SUCCESS
 
     processor = MqTraceSpanProcessor(Minimal())
-    processor.on_end(span("a"))
+    processor.on_end(lanes.span("a"))
     processor.shutdown()
     assert (processor.stats()["Minimal"]["exported"], thread_deaths) == (1, [])
     assert caplog.messages == ["mqtrace: Minimal raised in shutdown() (logged once)"]
@@ -333,22 +324,22 @@ def test_exporter_without_a_shutdown_is_reported_and_the_processor_ends(caplog, 
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")], ids=["nothing", "one span", "a backlog"])
 @pytest.mark.parametrize(("method", "answer"), [("force_flush", True), ("shutdown", None)])
 def test_flush_or_shutdown_of_a_lane_does_not_wait_for_a_stuck_one(method, answer, names):
-    stuck, free, answers = Stuck(), Flushing(), []
+    stuck, free, answers = lanes.Stuck(), Flushing(), []
     processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
     for name in names:
-        processor.lanes[1].offer(span(name))
-    processor.lanes[0].offer(span("in flight"))
-    assert stuck.entered.wait(GENEROUS_S)
+        processor.lanes[1].offer(lanes.span(name))
+    processor.lanes[0].offer(lanes.span("in flight"))
+    assert stuck.entered.wait(lanes.GENEROUS_S)
     calling = threading.Thread(target=lambda: answers.append(getattr(processor, method)(GENEROUS_MS)))
     calling.start()
     try:
-        assert (free.entered if answer else free.closed).wait(GENEROUS_S / 2)  # long before the time is up
+        assert (free.entered if answer else free.closed).wait(lanes.GENEROUS_S / 2)  # long before the time is up
         assert calling.is_alive()
         assert free.names == list(names)
         assert all(left_ms > GENEROUS_MS / 2 for left_ms in free.flushes)
     finally:
         stuck.let_go.set()
-        calling.join(GENEROUS_S)
+        calling.join(lanes.GENEROUS_S)
     processor.shutdown()
     assert (answers, stuck.shutdowns, free.shutdowns) == ([answer], 1, 1)
     assert processor.stats()["Stuck"]["exported"] == 1
@@ -356,9 +347,9 @@ def test_flush_or_shutdown_of_a_lane_does_not_wait_for_a_stuck_one(method, answe
 
 def test_flush_ends_in_time_when_the_exporter_hangs_in_its_own():
     let_go = threading.Event()
-    exporter = Flushing(lambda: let_go.wait(GENEROUS_S))
+    exporter = Flushing(lambda: let_go.wait(lanes.GENEROUS_S))
     processor = MqTraceSpanProcessor(exporter)
-    processor.on_end(span("a"))
+    processor.on_end(lanes.span("a"))
     assert processor.force_flush(200) is False
     assert not let_go.is_set()
     let_go.set()
@@ -368,7 +359,7 @@ def test_flush_ends_in_time_when_the_exporter_hangs_in_its_own():
 
 @pytest.mark.parametrize("method", ["export", "force_flush"])
 def test_exporter_that_flushes_its_own_processor_does_not_hang(method, monkeypatch):
-    exporter, inner = Scripted(), []
+    exporter, inner = lanes.Scripted(), []
     call = getattr(exporter, method)
 
     def recursive(argument):
@@ -377,7 +368,7 @@ def test_exporter_that_flushes_its_own_processor_does_not_hang(method, monkeypat
 
     monkeypatch.setattr(exporter, method, recursive)
     processor = MqTraceSpanProcessor(exporter)
-    processor.on_end(span("a"))
+    processor.on_end(lanes.span("a"))
     assert processor.force_flush(GENEROUS_MS)
     assert (inner, len(exporter.flushes), exporter.names) == ([False], 1, ["a"])
     processor.shutdown()
@@ -386,12 +377,12 @@ def test_exporter_that_flushes_its_own_processor_does_not_hang(method, monkeypat
 def test_processor_after_shutdown_calls_no_exporter_and_starts_no_thread(monkeypatch):
     exporter = Flushing()
     processor = MqTraceSpanProcessor(exporter)
-    processor.on_end(span("a"))
+    processor.on_end(lanes.span("a"))
     processor.shutdown()
     started = []
     monkeypatch.setattr(threading.Thread, "start", started.append)
     assert processor.force_flush(0)
-    processor.on_end(span("late"))
+    processor.on_end(lanes.span("late"))
     processor.shutdown()
     assert (exporter.names, exporter.flushes, exporter.shutdowns, started) == (["a"], [], 1, [])
     assert _account(processor)["dropped"]["already_shutdown"] == 1
@@ -402,46 +393,46 @@ def test_flush_and_shutdown_export_in_the_calling_thread_when_no_thread_can_star
     processor = MqTraceSpanProcessor(exporter)
     refused = RuntimeError("can't create new thread at interpreter shutdown")
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=refused))
-    processor.on_end(span("a"))
+    processor.on_end(lanes.span("a"))
     assert processor.force_flush(GENEROUS_MS)
     assert (exporter.names, len(exporter.flushes)) == (["a"], 1)
-    processor.on_end(span("b"))
+    processor.on_end(lanes.span("b"))
     processor.shutdown()
     assert (exporter.names, exporter.shutdowns) == (["a", "b"], 1)
 
 
 @pytest.mark.parametrize("forever", [None, float("inf"), float("nan"), sys.maxsize])
 def test_flush_accepts_no_and_endless_time(forever):
-    exporter = Scripted()
+    exporter = lanes.Scripted()
     processor = MqTraceSpanProcessor(exporter)
-    processor.on_end(span())
+    processor.on_end(lanes.span())
     assert processor.force_flush(forever)
     processor.shutdown(forever)
 
 
 def test_flush_and_shutdown_without_threads_end_in_time_beside_a_stuck_export():
-    exporter = Stuck()
+    exporter = lanes.Stuck()
     processor = MqTraceSpanProcessor(exporter, background=False, max_export_batch_size=1)
-    processor.on_end(span("stuck"))
-    processor.on_end(span("waits"))
+    processor.on_end(lanes.span("stuck"))
+    processor.on_end(lanes.span("waits"))
     elsewhere = threading.Thread(target=processor.run_once)
     elsewhere.start()
-    assert exporter.entered.wait(GENEROUS_S)
+    assert exporter.entered.wait(lanes.GENEROUS_S)
     assert not processor.force_flush(timeout_millis=20)
     processor.shutdown(timeout_millis=20)
     assert exporter.batches == []  # it still hangs
     account = _account(processor)
     assert (account["pending"], account["dropped"]["shutdown_timeout"]) == (0, 2)
     exporter.let_go.set()
-    elsewhere.join(GENEROUS_S)
+    elsewhere.join(lanes.GENEROUS_S)
 
 
 def test_calling_thread_neither_raises_nor_waits_nor_logs(caplog):
-    processor, stuck = stuck_processor(max_queue_size=2)
+    processor, stuck = lanes.stuck_processor(max_queue_size=2)
     with caplog.at_level(logging.DEBUG):
         for _ in range(3_000):
-            processor.on_start(span())
-            processor.on_end(span())
+            processor.on_start(lanes.span())
+            processor.on_end(lanes.span())
         mine = [each for each in caplog.records if each.threadName == threading.current_thread().name]
     assert mine == []
     assert _account(processor)["dropped"]["queue_full"] == 2_998
@@ -450,14 +441,14 @@ def test_calling_thread_neither_raises_nor_waits_nor_logs(caplog):
 
 
 def test_flush_exports_earlier_spans_and_returns_the_result():
-    exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
+    exporter = lanes.Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     processor = MqTraceSpanProcessor(exporter, background=False)
-    processor.on_end(span())
+    processor.on_end(lanes.span())
     assert processor.force_flush(5_000)
     assert 0 < exporter.flushes[-1] <= 5_000
-    processor.on_end(span())
+    processor.on_end(lanes.span())
     assert not processor.force_flush(None)
-    processor.on_end(span())
+    processor.on_end(lanes.span())
     assert not processor.force_flush(0)
     assert (len(exporter.batches), _account(processor)["pending"]) == (2, 1)
     exporter.force_flush = lambda timeout_millis: False
@@ -467,7 +458,7 @@ def test_flush_exports_earlier_spans_and_returns_the_result():
 def test_shutdown_of_several_threads_is_once_and_exporter_gets_its_timeouts():
     given = []
 
-    class Timed(Scripted):
+    class Timed(lanes.Scripted):
         def export(self, spans, timeout_millis=None):
             given.append(timeout_millis)
             return super().export(spans)
@@ -476,21 +467,21 @@ def test_shutdown_of_several_threads_is_once_and_exporter_gets_its_timeouts():
             given.append(timeout_millis)
 
     processor = MqTraceSpanProcessor(Timed(), background=False, export_timeout_millis=1_234, max_export_batch_size=1)
-    processor.on_end(span())
+    processor.on_end(lanes.span())
     processor.force_flush()
-    processor.on_end(span())
+    processor.on_end(lanes.span())
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(processor.shutdown, [0] * 4))
     assert given == [1_234, 0]
     assert _account(processor)["dropped"]["shutdown_timeout"] == 1
-    exporter, arguments = Scripted(), {}
+    exporter, arguments = lanes.Scripted(), {}
     exporter.export = exporter.shutdown = arguments.update  # has no signature
     MqTraceSpanProcessor(exporter, background=False).shutdown()
     assert arguments == {}
 
 
 def test_exported_span_is_freed():
-    processor = MqTraceSpanProcessor(Scripted(), background=False)
+    processor = MqTraceSpanProcessor(lanes.Scripted(), background=False)
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)
     live = provider.get_tracer("x").start_span("a")

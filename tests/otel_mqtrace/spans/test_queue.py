@@ -110,11 +110,8 @@ def test_worker_that_stopped_is_woken_by_the_next_item_and_while_items_are_refus
 @pytest.mark.parametrize(
     ("function", "drop_policy"),
     [
-        (SpanQueue.offer, "newest"),
-        (SpanQueue.offer, "oldest"),
-        (SpanQueue.refuse, "newest"),
-        (SpanQueue.take, "oldest"),
-        (SpanQueue.stats, "newest"),
+        *((function, "newest") for function in (SpanQueue.offer, SpanQueue.refuse, SpanQueue.stats)),
+        *((function, "oldest") for function in (SpanQueue.offer, SpanQueue.take)),
     ],
 )
 def test_finalizer_may_offer_while_the_same_thread_is_in_the_queue(function, drop_policy):
@@ -203,14 +200,10 @@ def test_account_balances_and_the_bound_holds_while_threads_offer(impatient, dro
 
 
 STEPS = st.lists(st.sampled_from(["offer", "take", "exported", "failed", "too_large", "refuse", "close"]), max_size=60)
+POLICIES = st.sampled_from(["newest", "oldest"])
 
 
-@given(
-    steps=STEPS,
-    max_size=st.integers(1, 5),
-    batch_size=st.integers(1, 4),
-    drop_policy=st.sampled_from(["newest", "oldest"]),
-)
+@given(steps=STEPS, max_size=st.integers(1, 5), batch_size=st.integers(1, 4), drop_policy=POLICIES)
 def test_accounts_marks_and_notes_of_losses_are_right_in_any_order_of_steps(steps, max_size, batch_size, drop_policy):
     noted, expected, in_flight, number = [], [("export_failed", None)], [], 0
     queue = _queue(max_size, drop_policy, batch_size=batch_size, note=lambda *loss: noted.append(loss))

@@ -110,10 +110,8 @@ def batch(ids, offsets):
     ("ids", "offsets", "exploded"),
     [
         ("A,B", "1,2", [("A", "1"), ("B", "2")]),
-        ("A,B", "1", [("A", None), ("B", None)]),
-        ("A,B", None, [("A", None), ("B", None)]),
-        ("A", "1", [("A", "1")]),
-        (None, None, [(None, None)]),
+        *(("A,B", offsets, [("A", None), ("B", None)]) for offsets in ("1", None)),
+        *((message_id, offset, [(message_id, offset)]) for message_id, offset in (("A", "1"), (None, None))),
     ],
 )
 def test_batch_is_split_by_its_ids(ids, offsets, exploded):

@@ -93,12 +93,8 @@ def test_transactions_end_by_the_application_or_a_check_of_the_broker(
 
     sent = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"send {topic}")}
     ends = spans.take_all(f"end_transaction {topic}")
-    names = (
-        "messaging.message.id",
-        "mqtrace.transaction_id",
-        "mqtrace.transaction_state",
-        "mqtrace.from_transaction_check",
-    )
+    own_names = ("transaction_id", "transaction_state", "from_transaction_check")
+    names = ("messaging.message.id", *(f"mqtrace.{name}" for name in own_names))
     # The broker may ask once more before it has noted the end.
     assert list(dict.fromkeys(tuple(end.attributes[name] for name in names) for end in ends)) == [
         (one.message_id, one.transaction_id, "COMMIT_MESSAGE", False),
@@ -129,10 +125,7 @@ def test_push_consumer_retries_after_a_failure(rocketmq_server, started, topic_o
     sent = spans.take(f"send {topic}")
     processed = spans.take_all(f"process {topic}")
     names = ("mqtrace.retry_times", "mqtrace.context_code")
-    assert [tuple(span.attributes[name] for name in names) for span in processed] == [
-        (0, "FAILED"),
-        (1, "EXCEPTION"),
-        (2, "SUCCESS"),
-    ]
+    outcomes = [(0, "FAILED"), (1, "EXCEPTION"), (2, "SUCCESS")]
+    assert [tuple(span.attributes[name] for name in names) for span in processed] == outcomes
     assert {span.context.trace_id for span in processed} == {sent.context.trace_id}
     assert [len(spans.take_all(f"{name} {topic}")) for name in ("nack", "ack")] == [2, 1]

@@ -59,9 +59,7 @@ def test_restarted_broker_loses_no_message(rocketmq_server, topic):
 
 
 def test_broker_killed_during_exports_loses_no_record(rocketmq_server, topic):
-    patience = {
-        "export_timeout_millis": 2 * START_SECONDS * 1_000
-    }  # the broker is away for as long as it takes to start
+    patience = {"export_timeout_millis": 2 * START_SECONDS * 1_000}  # the broker is away while it starts
     exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, trace_topic=topic, **patience)
     processor, trace = traced(exporter, background=True, max_export_batch_size=1, **patience)
     for number in range(60):

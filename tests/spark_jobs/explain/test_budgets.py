@@ -11,16 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.explain.budgets import (
-    Budgets,
-    Settled,
-    allow_missing,
-    limit_missing,
-    make_spendable,
-    note_settled,
-    share_out,
-    summarise_ledger,
-)
+from spark_jobs.explain import budgets
 from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, find_stretches
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.policy.policy import read_policy
@@ -86,7 +77,7 @@ DROPS = [
 class Outcome:
     """A run whose budgets are spent."""
 
-    budgets: Budgets
+    budgets: budgets.Budgets
     rows: list[dict[str, Any]]
     before: list[dict[str, Any]]
 
@@ -94,10 +85,10 @@ class Outcome:
 def spend(buckets: list[pa.Table], drops: list[CountedDrop]) -> Outcome:
     policy, facts = read_policy(None), facts_of(EVENTS, read_policy(None))
     given = explain_buckets(buckets, pa.Table.from_pylist([], schema=EVENT), policy, facts)
-    spent = Budgets(LedgerRead(drops=tuple(drops)), policy=policy, facts=facts)
+    spent = budgets.Budgets(LedgerRead(drops=tuple(drops)), policy=policy, facts=facts)
     residue = pa.concat_tables([narrow(bucket) for bucket in buckets])
     closed = (bucket.filter(pa.array(~is_residue(bucket))) for bucket in buckets)
-    settled = sum_of(Settled, [note_settled(rows, spent.near) for rows in closed])
+    settled = sum_of(budgets.Settled, [budgets.note_settled(rows, spent.near) for rows in closed])
     paid = spent.spend(residue, given, settled)
     verdicts = pa.concat_tables(buckets)
     return Outcome(spent, rows_with(verdicts, paid), rows_with(verdicts, given))
@@ -161,10 +152,10 @@ def test_surplus_of_a_counter_is_reported(outcome):
 
 
 def test_notes_of_a_ledger_name_what_its_counts_cannot_cover():
-    starts = summarise_ledger(LedgerRead(drops=(drop("native", 4, of_start=True),)), [0], scopes={})
+    starts = budgets.summarise_ledger(LedgerRead(drops=(drop("native", 4, of_start=True),)), [0], scopes={})
     assert (starts.surplus["native"], "4 records of a delivery's start" in starts.notes[0]) == (4, True)
     read = LedgerRead(files=("l.json",), drops=tuple(DROPS), own=2)
-    report = summarise_ledger(read, [0] * len(DROPS), scopes={"otlp": {"TRACE_TRAFFIC": 15}})
+    report = budgets.summarise_ledger(read, [0] * len(DROPS), scopes={"otlp": {"TRACE_TRAFFIC": 15}})
     assert "905 spans were counted as lost that nothing misses; 15 spans of the trace topic" in report.notes[0]
     assert "2 counters of mqtrace's own processor" in report.notes[1]
 
@@ -177,10 +168,10 @@ def test_drops_counted_before_the_data_cover_nothing():
         drop("otlp", 5, bucket_start_ms=START_MS, **began),
         drop("otlp", 3, service="shop"),
     ]
-    paying = make_spendable(drops, START_MS)
+    paying = budgets.make_spendable(drops, START_MS)
     assert [each.count for each in paying] == [0, 0, 5, 3]
     read = LedgerRead(drops=tuple(drops), again=6, unusable=2)
-    report = summarise_ledger(read, [0] * 4, scopes={}, begin_ms=START_MS)
+    report = budgets.summarise_ledger(read, [0] * 4, scopes={}, begin_ms=START_MS)
     assert (report.lines[0].counted, report.lines[0].surplus, report.surplus["otlp"]) == (745, 745, 748)
     assert [note.split()[0] for note in report.notes] == ["740", "6", "2", "745"]
 
@@ -201,28 +192,28 @@ def exact_tail(keys: int, ratio: float, most: int) -> float:
 @pytest.mark.parametrize("keys", [50, 200, 800])
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 0.9])
 def test_bound_is_exceeded_by_chance_in_about_one_run_of_a_hundred(keys, ratio):
-    assert 0.001 < exact_tail(keys, ratio, allow_missing(keys, ratio)) < 0.025
+    assert 0.001 < exact_tail(keys, ratio, budgets.allow_missing(keys, ratio)) < 0.025
 
 
 def test_bound_is_wider_where_messages_have_several_keys():
     chance, messages, ratio = random.Random(7), 250, 0.5
-    most = allow_missing(4 * messages, ratio, keys_per_message=4)
+    most = budgets.allow_missing(4 * messages, ratio, keys_per_message=4)
     missing = [4 * sum(chance.random() >= ratio for _ in range(messages)) for _ in range(2_000)]
     assert sum(count > most for count in missing) < 50
-    assert sum(count > allow_missing(4 * messages, ratio) for count in missing) > 100
+    assert sum(count > budgets.allow_missing(4 * messages, ratio) for count in missing) > 100
 
 
 def test_bound_at_the_edges_of_the_ratio():
-    assert allow_missing(1_000, 1.0) == 0
-    assert allow_missing(10, 0.01) == 10
-    assert allow_missing(0, 0.5) == 0
+    assert budgets.allow_missing(1_000, 1.0) == 0
+    assert budgets.allow_missing(10, 0.01) == 10
+    assert budgets.allow_missing(0, 0.5) == 0
 
 
 def test_keys_known_to_be_unsampled_count_against_the_bound():
-    most = allow_missing(1_450, 0.5)
-    assert limit_missing(500, 900, 50, 950, ratio=0.5) == most - 50
-    assert limit_missing(500, 5, 50, 55, ratio=0.5) == 5
-    assert limit_missing(0, 0, 0, 0, ratio=0.5) == 0
+    most = budgets.allow_missing(1_450, 0.5)
+    assert budgets.limit_missing(500, 900, 50, 950, ratio=0.5) == most - 50
+    assert budgets.limit_missing(500, 5, 50, 55, ratio=0.5) == 5
+    assert budgets.limit_missing(0, 0, 0, 0, ratio=0.5) == 0
 
 
 @given(
@@ -231,7 +222,7 @@ def test_keys_known_to_be_unsampled_count_against_the_bound():
 )
 def test_bound_is_shared_out_to_the_last_key_and_no_group_gets_more_than_it_has(counts, most):
     losses = [Loss(LossGroup(side, f"s{number}"), count) for number, (count, side) in enumerate(counts)]
-    covered = {each.group: each.count for each in share_out(losses, most)}
+    covered = {each.group: each.count for each in budgets.share_out(losses, most)}
     whole = sum(loss.count for loss in losses if loss.group.lost == "otlp")
     assert sum(covered.values()) == min(most, whole)
     for loss in losses:

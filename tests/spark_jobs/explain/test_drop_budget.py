@@ -191,13 +191,9 @@ def test_hash_of_a_row_equals_sparks(values, expected):
 @pytest.mark.parametrize(
     ("made", "process"),
     [
-        (ID, "0A0B"),
-        (ID.lower(), "0A0B"),
-        ("0" * 24 + ID, "0A0B"),
-        (ID[:-1], None),
-        (ID[:-1] + "g", None),
+        *((made, "0A0B") for made in (ID, ID.lower(), "0" * 24 + ID)),
+        *((made, None) for made in (ID[:-1], ID[:-1] + "g", None)),
         (ID[1:] + "\n", "A0B0"),  # as Java's $ took it
-        (None, None),
     ],
 )
 def test_process_is_read_from_the_id_that_the_losing_process_generated(made, process):

@@ -43,11 +43,8 @@ def explained(events: list, key: Any, writer: str = "rocketmq-5.3.3", *, grace_m
 
 
 def ends() -> list:
-    return [
-        *sent(1, at_ms=END_MS, process="0E0E0E0E0E0E"),
-        *delivery("LAST", at_ms=END_MS),
-        taken("LAST", at_ms=END_MS),
-    ]
+    message = sent(1, at_ms=END_MS, process="0E0E0E0E0E0E")
+    return [*message, *delivery("LAST", at_ms=END_MS), taken("LAST", at_ms=END_MS)]
 
 
 def _sequence() -> list:

@@ -8,15 +8,7 @@ import pytest
 
 from otel_mqtrace._clock import WallNs
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.history.history import (
-    RUNS,
-    TREND_RUNS,
-    open_history,
-    read_rows,
-    summarise_run,
-    trend_points,
-    write_rows,
-)
+from spark_jobs.history import history
 from spark_jobs.history.lifecycle import CLOSED, read_closed
 from spark_jobs.schemas import EVENT, CountedDrop
 from tests.support.events import START_MS, publish
@@ -24,7 +16,7 @@ from tests.support.results import result
 
 
 def test_history_without_a_run_leaves_nothing_behind(tmp_path):
-    with open_history(tmp_path / "history") as past:
+    with history.open_history(tmp_path / "history") as past:
         assert (past.run, past.runs) == (1, ())
         past.make_events_directory()
     assert list(tmp_path.iterdir()) == []
@@ -32,45 +24,46 @@ def test_history_without_a_run_leaves_nothing_behind(tmp_path):
 
 def test_history_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"cannot create --history "), open_history(tmp_path / "file" / "history"):
+    below_a_file = tmp_path / "file" / "history"
+    with pytest.raises(UsageError, match=r"cannot create --history "), history.open_history(below_a_file):
         pass
 
 
 def test_line_that_a_crash_cut_off_is_removed(tmp_path):
-    (tmp_path / RUNS).write_text('{"run": 1}\n{"run": 2, "ver')
+    (tmp_path / history.RUNS).write_text('{"run": 1}\n{"run": 2, "ver')
     (tmp_path / "open" / "run=2" / "events").mkdir(parents=True)
-    with open_history(tmp_path) as past:
+    with history.open_history(tmp_path) as past:
         assert past.run == 2
         assert not (tmp_path / "open").exists()
         past.commit({"run": 2})
-    assert (tmp_path / RUNS).read_text() == '{"run": 1}\n{"run": 2}\n'
+    assert (tmp_path / history.RUNS).read_text() == '{"run": 1}\n{"run": 2}\n'
 
 
 @pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', '{"run": 1e999}', "text"])
 def test_file_that_is_not_a_history_is_refused(tmp_path, line):
-    (tmp_path / RUNS).write_text(line + "\n")
-    with pytest.raises(UnreadableInputError, match="not a history of runs"), open_history(tmp_path):
+    (tmp_path / history.RUNS).write_text(line + "\n")
+    with pytest.raises(UnreadableInputError, match="not a history of runs"), history.open_history(tmp_path):
         pass
-    assert (tmp_path / RUNS).read_text() == line + "\n"
+    assert (tmp_path / history.RUNS).read_text() == line + "\n"
 
 
 @pytest.mark.parametrize("text", ["[", '[{"count": 1}]', "3"])
 def test_damaged_list_of_used_drops_is_refused(tmp_path, text):
     """Taken for empty, they would be spent twice."""
-    (tmp_path / RUNS).write_text('{"run": 1}\n')
+    (tmp_path / history.RUNS).write_text('{"run": 1}\n')
     paid = tmp_path / "open" / "run=1" / "paid.json"
     paid.parent.mkdir(parents=True)
     paid.write_text(text)
-    with open_history(tmp_path) as past, pytest.raises(UnreadableInputError, match="name another --history"):
+    with history.open_history(tmp_path) as past, pytest.raises(UnreadableInputError, match="name another --history"):
         past.used_drops()
 
 
 @pytest.fixture
 def kept(tmp_path):
     closed = pa.Table.from_pylist([{"side": "native", "path": "a", "raw_hash": 7, "first_seen_run": 1}], schema=CLOSED)
-    with open_history(tmp_path / "history") as past:
+    with history.open_history(tmp_path / "history") as past:
         event = pa.Table.from_pylist([publish("native", "A", keys=["k"])], schema=EVENT)
-        write_rows(event, f"{past.make_events_directory()}/part-00003.parquet")
+        history.write_rows(event, f"{past.make_events_directory()}/part-00003.parquet")
         past.keep_closed(closed)
         past.keep_used_drops([CountedDrop(side="otlp", component="queue", cause="full", count=5)])
         past.commit({"run": 1})
@@ -78,40 +71,40 @@ def kept(tmp_path):
 
 
 def test_next_run_finds_what_was_left(kept):
-    with open_history(kept) as past:
+    with history.open_history(kept) as past:
         (path,) = past.carried_files()
-        assert [(row["msg_id"], row["keys"]) for row in read_rows(path, EVENT).to_pylist()] == [("A", ["k"])]
+        assert [(row["msg_id"], row["keys"]) for row in history.read_rows(path, EVENT).to_pylist()] == [("A", ["k"])]
         assert len(read_closed(past.closed_files())) == 1
         assert [drop.count for drop in past.used_drops()] == [5]
 
 
 def test_state_of_a_run_is_removed_by_the_next_commit(kept):
-    with open_history(kept) as past:
-        past.keep_closed(read_rows(past.closed_files()[0], CLOSED))
+    with history.open_history(kept) as past:
+        past.keep_closed(history.read_rows(past.closed_files()[0], CLOSED))
         past.commit({"run": 2})
     assert [path.name for path in (kept / "open").iterdir()] == ["run=2"]
-    with open_history(kept) as past:
+    with history.open_history(kept) as past:
         assert (len(past.closed_files()), past.carried_files(), past.used_drops()) == (1, [], ())
         past.keep_closed(CLOSED.empty_table())
         past.commit({"run": 3})
     assert not (kept / "open").exists()
-    assert [json.loads(line)["run"] for line in (kept / RUNS).read_text().splitlines()] == [1, 2, 3]
+    assert [json.loads(line)["run"] for line in (kept / history.RUNS).read_text().splitlines()] == [1, 2, 3]
 
 
 def test_state_of_a_run_that_failed_is_dropped(kept):
-    with open_history(kept) as past:
+    with history.open_history(kept) as past:
         past.make_events_directory()
-    with open_history(kept) as past:
+    with history.open_history(kept) as past:
         assert len(past.carried_files()) == 1
         assert [path.name for path in (kept / "open").iterdir()] == ["run=1"]
 
 
 def test_damaged_state_is_refused(kept):
-    with open_history(kept) as past:
+    with history.open_history(kept) as past:
         for path in (*past.carried_files(), *past.closed_files()):
             Path(path).write_bytes(b"PAR1 no more")
         with pytest.raises(UnreadableInputError, match="name another --history"):
-            read_rows(past.carried_files()[0], EVENT)
+            history.read_rows(past.carried_files()[0], EVENT)
         with pytest.raises(UnreadableInputError, match="name another --history"):
             read_closed(past.closed_files())
 
@@ -121,7 +114,7 @@ NOON_NS = WallNs(START_MS * 1_000_000)
 
 def test_line_of_a_run_has_its_number_time_counts_and_gates():
     given = result()
-    line = summarise_run(given, run=3, wall_ns=NOON_NS)
+    line = history.summarise_run(given, run=3, wall_ns=NOON_NS)
     assert (line["run"], line["time"]) == (3, "2026-11-21T12:00:00.000Z")
     assert line["status"] == dict(given.status)
     assert line["gates"] == {gate.name: {"value": gate.value, "outcome": gate.outcome} for gate in given.gates}
@@ -132,8 +125,9 @@ def test_line_of_a_run_has_its_number_time_counts_and_gates():
 
 
 def test_trend_shows_the_last_runs():
-    lines = [summarise_run(result(), run=number, wall_ns=NOON_NS) for number in range(1, TREND_RUNS + 3)]
-    points = trend_points(lines)
-    assert [point["run"] for point in points] == list(range(3, TREND_RUNS + 3))
+    runs = range(1, history.TREND_RUNS + 3)
+    lines = [history.summarise_run(result(), run=number, wall_ns=NOON_NS) for number in runs]
+    points = history.trend_points(lines)
+    assert [point["run"] for point in points] == list(range(3, history.TREND_RUNS + 3))
     assert points[0]["pending"] == lines[0]["status"]["PENDING"]
     assert points[0]["records_read"] == {side: lines[0]["inputs"][side]["records_read"] for side in ("native", "otlp")}

@@ -16,12 +16,8 @@ def verdicts(*rows):
 SETTLED = {"status": "NATIVE_ONLY", "reason": "BY_DESIGN"}
 RESIDUE = {"status": "NATIVE_ONLY", "reason": "UNEXPLAINED"}
 KEYS = [
-    SETTLED,
-    {"status": "PENDING"},
-    RESIDUE,
-    {"status": "MATCHED_EXACT"},
-    {"status": "NATIVE_ONLY", "reason": "IN_FLIGHT"},
-    {"status": "MISMATCHED", "reason": "HALF_RECORD"},
+    *(SETTLED, {"status": "PENDING"}, RESIDUE, {"status": "MATCHED_EXACT"}),
+    *({"status": "NATIVE_ONLY", "reason": "IN_FLIGHT"}, {"status": "MISMATCHED", "reason": "HALF_RECORD"}),
 ]
 
 

@@ -5,13 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jobs.judging.compare import (
-    compare_hosts,
-    compare_keys,
-    compare_resources,
-    compare_texts,
-    is_same_but_replaced,
-)
+from spark_jobs.judging import compare
 from spark_jobs.policy.policy import make_plan, read_policy
 from tests.support.events import publish
 from tests.support.kernel_runs import judge_events
@@ -137,27 +131,27 @@ PLAN = replace(make_plan(read_policy(None), data_end_ms=None, horizon_ms=None), 
     ],
 )
 def test_replaced_text_equals_only_what_it_may_stand_for(one, other, same):
-    assert is_same_but_replaced(one, other) is same
-    assert is_same_but_replaced(other, one) is same
+    assert compare.is_same_but_replaced(one, other) is same
+    assert compare.is_same_but_replaced(other, one) is same
 
 
 @pytest.mark.parametrize(
     ("rule", "native", "otlp", "verdict"),
     [
-        (compare_texts, " a ", "a", "EQUAL_NORMALISED"),
-        (compare_texts, "\ta", "a", "DIFFERENT"),
-        (compare_texts, "0123456789abcdef", "0123456789ABCDEF", "EQUAL_NORMALISED"),
-        (compare_texts, "0123456789abcde", "0123456789ABCDE", "DIFFERENT"),
-        (compare_texts, "abcdefg", "abcde", "TRUNCATED"),
-        (compare_texts, "abcdefg", "abcd", "DIFFERENT"),
-        (compare_texts, "secret", "***", "REDACTED"),
-        (compare_resources, "%RETRY%ns%billing", "billing", "EQUAL_NORMALISED"),
-        (compare_resources, "ns%billing", "other", "DIFFERENT"),
-        (compare_hosts, "Broker/10.0.0.1:1", "10.0.0.1:1", "EQUAL_NORMALISED"),
-        (compare_keys, ["a", "b"], ["***"], "REDACTED"),
-        (compare_keys, ["abcdefg", "abcdefh"], ["abcde"], "TRUNCATED"),
-        (compare_keys, ["a", "b"], ["a"], "DIFFERENT"),
-        (compare_keys, ["a_b"], ["a\x01b"], "SANITISED"),
+        (compare.compare_texts, " a ", "a", "EQUAL_NORMALISED"),
+        (compare.compare_texts, "\ta", "a", "DIFFERENT"),
+        (compare.compare_texts, "0123456789abcdef", "0123456789ABCDEF", "EQUAL_NORMALISED"),
+        (compare.compare_texts, "0123456789abcde", "0123456789ABCDE", "DIFFERENT"),
+        (compare.compare_texts, "abcdefg", "abcde", "TRUNCATED"),
+        (compare.compare_texts, "abcdefg", "abcd", "DIFFERENT"),
+        (compare.compare_texts, "secret", "***", "REDACTED"),
+        (compare.compare_resources, "%RETRY%ns%billing", "billing", "EQUAL_NORMALISED"),
+        (compare.compare_resources, "ns%billing", "other", "DIFFERENT"),
+        (compare.compare_hosts, "Broker/10.0.0.1:1", "10.0.0.1:1", "EQUAL_NORMALISED"),
+        (compare.compare_keys, ["a", "b"], ["***"], "REDACTED"),
+        (compare.compare_keys, ["abcdefg", "abcdefh"], ["abcde"], "TRUNCATED"),
+        (compare.compare_keys, ["a", "b"], ["a"], "DIFFERENT"),
+        (compare.compare_keys, ["a_b"], ["a\x01b"], "SANITISED"),
     ],
 )
 def test_unequal_values_get_the_verdict_of_their_rule(rule, native, otlp, verdict):

@@ -122,13 +122,8 @@ def test_listener_thread_names_the_group(thread, group):
 @pytest.mark.parametrize(
     ("own", "link", "kind", "expected"),
     [
-        (1, 1, "process", True),
-        (1, 257, "process", True),
-        (1, 256, "process", False),
-        (1, 0, "process", None),
-        (1, None, "process", None),
-        (0, 257, "process", None),
-        (1, 257, "send", None),
+        *((1, 1, "process", True), (1, 257, "process", True), (1, 256, "process", False)),
+        *((1, 0, "process", None), (1, None, "process", None), (0, 257, "process", None), (1, 257, "send", None)),
     ],
 )
 def test_delivery_has_the_sampled_flag_of_its_send(own, link, kind, expected):

@@ -34,15 +34,8 @@ KINDS = {
     "EndTransaction": ("transaction_end", "whole"),
     "Recall": ("recall", "whole"),
 }
-AS_READ = (
-    "retry_times",
-    "body_length",
-    "msg_type",
-    "cost_ms",
-    "success",
-    "transaction_state",
-    "from_transaction_check",
-)
+OF_TRANSACTION = ("transaction_state", "from_transaction_check")
+AS_READ = ("retry_times", "body_length", "msg_type", "cost_ms", "success", *OF_TRANSACTION)
 TEXTS = ("topic", "group_name", "region_id", "tags", "store_host", "client_host")
 
 

@@ -120,12 +120,8 @@ def test_run_without_a_settled_key_is_inconclusive():
 
 def test_inputs_without_a_common_key_are_inconclusive():
     """Both sides have records, no key is on both: the wrong file, not a loss of everything and never a pass."""
-    strangers = tally(
-        status=Counter(NATIVE_ONLY=5, OTLP_ONLY=5),
-        keys=Counter(native=5, otlp=5, both=0),
-        fields={},
-        reason=Counter(WRITER_SILENT=10),
-    )
+    status, keys = Counter(NATIVE_ONLY=5, OTLP_ONLY=5), Counter(native=5, otlp=5, both=0)
+    strangers = tally(status=status, keys=keys, fields={}, reason=Counter(WRITER_SILENT=10))
     assert "no event is on both sides" in find_doubt(strangers, FACTS, POLICY)
     outside = tally(keys=Counter(otlp=5))
     assert "in scope in the native side: check the sources, the window" in find_doubt(outside, FACTS, POLICY)

@@ -24,17 +24,11 @@ def test_address_names_the_server_and_its_services(text, server, services):
     assert JaegerAddress.parse(text) == JaegerAddress(server, services)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "jaeger://a:1",
-        "jaeger://?service=s",
-        "jaeger://a:x?service=s",
-        "jaeger://a:0?service=s",
-        "jaeger://a:1?service=s&limit=2",
-        "jaeger://a/p",
-    ],
-)
+WITHOUT_A_SERVICE = ["a:1", "a/p"]
+WRONG_OTHERWISE = ["?service=s", "a:x?service=s", "a:0?service=s", "a:1?service=s&limit=2"]
+
+
+@pytest.mark.parametrize("text", [f"jaeger://{rest}" for rest in WITHOUT_A_SERVICE + WRONG_OTHERWISE])
 def test_address_of_another_form_is_refused(text):
     with pytest.raises(UsageError, match=r"invalid source .*jaeger://HOST:PORT\?service=NAME"):
         JaegerAddress.parse(text)

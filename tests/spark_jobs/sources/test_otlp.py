@@ -97,11 +97,8 @@ def test_damaged_file_is_read_in_blocks_as_message_by_message(monkeypatch, tmp_p
 
 def test_file_that_changed_is_detected_again(tmp_path):
     path = tmp_path / "traces"
-    for content, layouts in (
-        (b"", ()),
-        (message(SPAN), ("json-lines",)),
-        (framed(message(SPAN)), ("json-zstd-framed",)),
-    ):
+    plain = message(SPAN)
+    for content, layouts in ((b"", ()), (plain, ("json-lines",)), (framed(plain), ("json-zstd-framed",))):
         path.write_bytes(content)
         assert Inputs(source_files([str(path)], Side.OTLP)).layouts == layouts
 
