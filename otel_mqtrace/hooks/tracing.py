@@ -23,8 +23,7 @@ from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.hooks.sampling import MAX_TOPICS, TopicSampling, TracerState, actual_tracer, max_links
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
-from otel_mqtrace.records.event import Event, EventSpan
-from otel_mqtrace.records.span import SpanShape
+from otel_mqtrace.records.span import Event, EventSpan, SpanShape
 from otel_mqtrace.spans.mapping import Attributes, Operation, context_attributes
 
 if TYPE_CHECKING:

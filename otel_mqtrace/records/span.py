@@ -9,7 +9,7 @@ import copy
 import logging
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
@@ -21,7 +21,17 @@ from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import copy_span
 from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
-from otel_mqtrace.wire.otlp.sdk_spans import END, PARENT_ID, SPAN_FLAGS, SPAN_ID, START, TRACE_ID, pack_times
+from otel_mqtrace.wire.otlp.sdk_spans import (
+    END,
+    PARENT_ID,
+    SPAN_FLAGS,
+    SPAN_ID,
+    START,
+    TRACE_ID,
+    encode_attributes,
+    encode_links,
+    pack_times,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -343,3 +353,59 @@ class WritableRecordSpan(RecordSpan, trace.Span):
     set_status = _forwarded("set_status")
     record_exception = _forwarded("record_exception")
     __exit__ = _forwarded("__exit__")
+
+
+class Event(NamedTuple):
+    """Any event that is neither a sent message nor handled ones, with its attributes as they were set.
+
+    ``ids`` are trace id and span id, 24 bytes; the links are valid ones.
+    """
+
+    plan: SpanShape
+    ids: bytes
+    parent: SpanContext | None
+    flags: int
+    trace_state: trace.TraceState | None
+    start_ns: int
+    attributes: Mapping[str, Any]
+    links: Sequence[trace.Link]
+
+
+class EventSpan(WritableRecordSpan):
+    """The span of one event, open until :meth:`end_with`."""
+
+    record: Event
+    _outcome: Mapping[str, Any] = {}
+
+    def __init__(self, record: Event) -> None:
+        super().__init__(record)
+        self.is_record = semconv.MQTRACE_TRACE_TYPE in record.attributes  # else not every exporter of ours wants it
+
+    def end_with(self, attributes: Mapping[str, Any], end_ns: int) -> bool:
+        """End it with what was learned since its start; ``False`` where the SDK span has to end instead."""
+        self._outcome = attributes
+        return self.end_as_record(end_ns)
+
+    def make_attributes(self) -> dict[str, Any]:
+        """Return all attributes."""
+        return {**self.record.attributes, **self._outcome}
+
+    def make_links(self) -> Sequence[trace.Link]:
+        """Return the links."""
+        return self.record.links
+
+    def raw_attribute(self, name: str) -> Any:
+        """Return one attribute without making the others."""
+        if self.written is not None:
+            return self.attributes.get(name)
+        return self._outcome.get(name, self.record.attributes.get(name))
+
+    def to_otlp(self) -> Sequence[bytes] | None:
+        """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
+        if not self.is_untouched or self.written is not None:
+            return None
+        record, parent = self.record, self.record.parent
+        parts = self.otlp_head(None if parent is None else parent.span_id.to_bytes(8, "big"))
+        parts += (encode_attributes({**record.attributes, **self._outcome}), encode_links(record.links))
+        parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)
+        return parts

@@ -21,7 +21,7 @@ from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode, MessageType
 from otel_mqtrace.records.batch import BatchSpan
-from otel_mqtrace.records.event import EventSpan
+from otel_mqtrace.records.span import EventSpan
 from otel_mqtrace.wire.native import DIALECTS
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 from tests.otel_mqtrace.records.test_handled import PARENT, _Message, _World, failures, leaders, texts
