@@ -94,6 +94,10 @@ class KafkaConsumerState(ConsumerState):
         super().make_hooks(tracing)
         self.may_record = self._records and not (self.settles or self.hook.records_polls)
 
+    def next_turn(self) -> None:
+        """The caller polls again: it is done with what it was handed."""
+        self.in_flight.finish()
+
     @guarded("ConsumerState.abandon")
     def abandon(self) -> None:
         """The consumer or tracing is gone before the last messages were handled: the next hook ends their spans."""
@@ -161,24 +165,6 @@ class KafkaConsumerState(ConsumerState):
         if 1 < taken.messages <= taken.blocks:
             self.explicit.record_shared_batch()
         return Owner(taken, taken.finish)
-
-
-class AsyncioConsumerState(KafkaConsumerState):
-    """The state of an asyncio consumer: other tasks may still handle messages of a turn that is over."""
-
-    in_flight: TaskDeliveries
-
-    def next_turn(self) -> None:
-        """The current task polls again: it is done with what it was handed."""
-        self.in_flight.finish(is_last=False)
-
-    def own_late_block(self, call: ProcessSpan | SpanIds) -> Owner:
-        """Give a message that is kept to its block; otherwise as its base."""
-        kept = self.in_flight.take_kept(call)
-        if kept is None:
-            return super().own_late_block(call)
-        self.explicit.record_kept_block()
-        return Owner(kept, kept.finish)
 
 
 def _end_last(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

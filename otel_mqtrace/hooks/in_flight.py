@@ -19,16 +19,12 @@ from otel_mqtrace.hooks.outcome import defer_end, failure_of
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from otel_mqtrace.hooks.scope import ProcessSpan, SpanIds
 
 
 Outcome = tuple[ContextCode, "BaseException | None"]
-_TURNS: Final = 10
-"""Turns of the event loop in which a first block must come for what is kept: a queue between tasks takes two."""
-_BETWEEN_BLOCKS_S: Final = 60.0
-_MAX_KEPT: Final = 10_000
 
 
 class Delivery:
@@ -87,33 +83,26 @@ class Delivery:
         return call.worst if call.blocks else (code, exception)
 
     def _outcomes(self, code: ContextCode, exception: BaseException | None) -> list[tuple[ProcessSpan, Outcome]]:
-        """Take everything out but what open blocks have, which they end."""
-        return [(call, self.outcome_of(call, code, exception)) for call in self.release() if not call.leave_to_blocks()]
+        """Take everything out, one at a time: what another thread adds meanwhile is in this result or stays.
 
-    def release(self) -> Iterator[ProcessSpan]:
-        """Take everything out, one at a time: what another thread adds meanwhile is in this result or stays."""
+        What open blocks have is theirs to end.
+        """
+        taken = []
         while self.calls:
             try:
                 call = self.calls.pop(0)
             except IndexError:  # another thread took the last one
                 break
             call.leave()
-            yield call
+            if not call.leave_to_blocks():
+                taken.append((call, self.outcome_of(call, code, exception)))
+        return taken
 
 
 class TaskDeliveries:
-    """The deliveries of each task of one consumer. References to tasks are weak: their frames refer to the consumer.
-
-    A task may hand its messages to others that get their first turn only after it has polled again. Until it is known
-    that no block comes, the messages of a turn that is over are kept; they end as of then if nothing takes them.
-    """
+    """The deliveries of each task of one consumer. References to tasks are weak: their frames refer to the consumer."""
 
     def __init__(self) -> None:
-        self._keeps = True
-        self._kept: dict[ProcessSpan | SpanIds, tuple[ProcessSpan, int]] = {}
-        """By what the registry remembers of it: each handling that is kept, and when its turn was over."""
-        self._is_watched = False
-        self._taken = 0
         self._deliveries: list[Delivery] = []
         self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._ended = partial(_end_task, weakref.ref(self))
@@ -138,40 +127,8 @@ class TaskDeliveries:
         """Give one handling to the block of its message; ``None`` when no task holds it."""
         return next(filter(None, (delivery.take(wanted) for delivery in list(self._deliveries))), None)
 
-    def take_kept(self, wanted: ProcessSpan | SpanIds) -> ProcessSpan | None:
-        """Give one handling whose turn is over to the block of its message; ``None`` when it is not kept."""
-        call, _ = self._kept.get(wanted, (None, 0))
-        if call is None:
-            return None
-        if call.blocks + 1 >= call.messages and self._kept.pop(wanted, None) is None:  # another thread took it
-            return None
-        call.blocks += 1
-        self._taken += 1
-        return call
-
-    def end_kept(self, *, later: bool = False) -> None:
-        """End what is kept, as of the end of its turn; ``later``: by the next hook."""
-        for key in list(self._kept):
-            call, over_ns = self._kept.pop(key, (None, 0))  # a block may take it meanwhile
-            if call is None or call.leave_to_blocks():
-                continue
-            end = partial(defer_end, call.hook) if later else call.hook.after
-            code, exception = call.worst
-            end(call, code=code, exception=exception, end_ns=call.hook.now_ns() if call.blocks else over_ns)
-
-    def finish(
-        self,
-        code: ContextCode = ContextCode.SUCCESS,
-        exception: BaseException | None = None,
-        *,
-        is_last: bool = True,
-    ) -> None:
-        """End the deliveries of the current task, and those without a task.
-
-        It closes the consumer; not ``is_last``: it polls again.
-        """
-        if is_last and self._kept:
-            self.end_kept()
+    def finish(self, code: ContextCode = ContextCode.SUCCESS, exception: BaseException | None = None) -> None:
+        """End the deliveries of the current task, and those without a task: it polls again or closes the consumer."""
         if not self._deliveries:
             return
         current = _current_task()
@@ -182,39 +139,11 @@ class TaskDeliveries:
         for delivery in self._remove(lambda each: each.task is None or each.task() in {None, current}):
             if delivery.task is not None and delivery.task() is None:  # collected before it ended
                 delivery.finish(ContextCode.RETURNNULL)
-            elif self._keeps and not is_last and current is not None:
-                self._keep(delivery)
             else:
                 delivery.finish(code, exception)
 
-    def _keep(self, delivery: Delivery) -> None:
-        for call in delivery.release():
-            self._kept[call.ids or call] = call, call.hook.now_ns()
-        if len(self._kept) > _MAX_KEPT:
-            self._keeps = False
-            self.end_kept()
-        elif self._kept and not self._is_watched:
-            self._is_watched = True
-            self.watch(_TURNS, self._taken)
-
-    @guarded("TaskDeliveries.watch")
-    def watch(self, turns: int, taken: int) -> None:
-        """End what is kept once no block has come for it in ``turns`` turns of the loop or, after a first, a minute.
-
-        ``taken`` is how many had come before.
-        """
-        again = partial(_watch, weakref.ref(self))
-        if self._taken > taken:
-            asyncio.get_running_loop().call_later(_BETWEEN_BLOCKS_S, again, 0, self._taken)
-        elif turns:
-            asyncio.get_running_loop().call_soon(again, turns - 1, taken)
-        else:
-            self._is_watched, self._keeps = False, self._taken > 0
-            self.end_kept()
-
     def abandon(self) -> None:
-        """End all with an unknown outcome, but for what is kept."""
-        self.end_kept(later=True)
+        """End all with an unknown outcome."""
         for delivery in self._remove(lambda _: True):
             delivery.abandon()
 
@@ -252,12 +181,6 @@ def _current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:  # no loop runs here: the garbage collector came by
         return None
-
-
-def _watch(deliveries: weakref.ref[TaskDeliveries], turns: int, taken: int) -> None:
-    alive = deliveries()
-    if alive is not None:
-        alive.watch(turns, taken)
 
 
 def _end_task(deliveries: weakref.ref[TaskDeliveries], task: asyncio.Task[Any]) -> None:
@@ -311,10 +234,6 @@ class ExplicitMode:
                 "first message on)",
                 group_name,
             )
-
-    def record_kept_block(self) -> None:
-        """A block came after the next poll, for a message that was kept for it."""
-        self._turn_on(_PATIENCE)
 
     def record_shared_batch(self) -> None:
         """Each message of a batch had its own block; those of the next will, or it was an exception."""

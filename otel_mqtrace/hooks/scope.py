@@ -225,7 +225,7 @@ class ProcessSpan(SingleEnd):
 
     def leave_to_blocks(self) -> bool:
         """Return whether blocks are still open: the last of them ends the span, for no further one takes part."""
-        self.expected_blocks = self.blocks or None  # first: a block of another thread may end meanwhile
+        self.expected_blocks = self.blocks  # before the other is read: a block of another thread may end meanwhile
         return self.finished_blocks < self.blocks
 
     def release_span(self) -> None:

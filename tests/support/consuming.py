@@ -54,16 +54,10 @@ async def aio_poll(consumer, *, timeouts=PATIENCE_SECONDS):
     raise AssertionError("no message came")
 
 
-async def let_others_run(turns=1):
-    loop = asyncio.get_running_loop()
-    for _ in range(turns):
-        passed = loop.create_future()
-        loop.call_soon(passed.set_result, None)
-        await passed
-
-
-UNTIL_NO_BLOCK_IS_EXPECTED = 12
-"""Turns of the event loop after which what was handed over before the last poll is left to no block any more."""
+async def let_others_run():
+    passed = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(passed.set_result, None)
+    await passed
 
 
 def in_thread(act, *args):

@@ -22,7 +22,7 @@ from otel_mqtrace.clients.aiokafka.client import (
     settled_offsets,
     stored_at_ms,
 )
-from otel_mqtrace.clients.consumer_state import AsyncioConsumerState
+from otel_mqtrace.clients.consumer_state import KafkaConsumerState
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import record_settlement
 from otel_mqtrace.hooks.guard import guarded
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.handled import MessageRow
 
 
-class ConsumerState(AsyncioConsumerState):
+class ConsumerState(KafkaConsumerState):
     """What one consumer needs to be traced."""
 
     def __init__(self, consumer: Any) -> None:

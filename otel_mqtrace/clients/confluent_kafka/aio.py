@@ -14,7 +14,7 @@ from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_
 from otel_mqtrace.clients.confluent_kafka.consumer import refused, returned, state_at_poll
 from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
-from otel_mqtrace.clients.consumer_state import AsyncioConsumerState, traced_async_close
+from otel_mqtrace.clients.consumer_state import traced_async_close
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
@@ -169,7 +169,7 @@ _polling: Final[ContextVar[object]] = ContextVar("mqtrace-polling", default=None
 """The state whose poll is under way in this task: a subclass's poll awaits its parent's."""
 
 
-class AioState(AsyncioConsumerState, AnyConsumerState):
+class AioState(AnyConsumerState):
     """The state of an asyncio consumer, about the same as that of the one it wraps, which records nothing any more."""
 
     def __init__(self, consumer: Any) -> None:

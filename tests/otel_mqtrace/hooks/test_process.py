@@ -15,11 +15,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from otel_mqtrace import ConsumeHook, SendHook, process
-from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode, TaskDeliveries
+from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import end_blocks
 from otel_mqtrace.model import ContextCode
-from tests.support.consuming import UNTIL_NO_BLOCK_IS_EXPECTED, current_span_id, in_thread, let_others_run
+from tests.support.consuming import current_span_id, in_thread, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox, incoming
 
 pytestmark = pytest.mark.usefixtures("mailbox")
@@ -289,40 +289,6 @@ def test_span_that_another_thread_adds_while_one_is_taken_or_ended_is_ended_too(
     delivery.finish()
     assert [first.is_open, late.is_open] == [False, False]
     exporter.take_all("process letters")
-
-
-@pytest.mark.parametrize("end", [None, TaskDeliveries.finish, TaskDeliveries.abandon], ids=["a minute", "stop", "gone"])
-async def test_message_that_waits_for_a_block_in_vain_ends_as_handled_by_the_next_poll(
-    tracing_with, exporter, clock, monkeypatch, end
-):
-    loop, hook, deliveries = asyncio.get_running_loop(), ConsumeHook(tracing=tracing_with()), TaskDeliveries()
-    call_later = loop.call_later
-    monkeypatch.setattr(loop, "call_later", lambda s, *act: call_later(s - 60, *act))
-    batch, left, taken = ([incoming()] * 2, [incoming(offset=1)], [incoming(offset=2)])
-    calls = [call for each in (batch, left, taken) for call in hook.before(each)]
-    for call in calls:
-        deliveries.hold([call], call).enter(call)
-        deliveries.finish(is_last=False)
-    clock.advance(ms=5)
-    for call in (calls[0], calls[2]):
-        assert deliveries.take_kept(call) is call
-        call.finish(ContextCode.FAILED, None)
-    assert [deliveries.take_kept(call) for call in (calls[2], object())] == [None, None]
-    assert exporter.take().end_time == clock.wall_ns()
-    if end is not None:
-        end(deliveries)
-        drain_deferred_ends()
-    await let_others_run(UNTIL_NO_BLOCK_IS_EXPECTED)
-    ended = [(clock.wall_ns() - span.end_time, span.attributes["mqtrace.context_code"]) for span in exporter.take_all()]
-    assert ended == [(0, "FAILED"), (5_000_000, "SUCCESS")]
-
-
-async def test_many_messages_that_wait_for_blocks_end_at_once(tracing, exporter):
-    hook, deliveries = ConsumeHook(tracing=tracing), TaskDeliveries()
-    for each in range(10_002):
-        deliveries.hold(hook.before([incoming()]), each)
-        deliveries.finish(is_last=False)
-    assert len(exporter.take_all()) == 10_002
 
 
 def _offset():

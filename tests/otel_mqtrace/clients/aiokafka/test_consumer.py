@@ -12,12 +12,12 @@ from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.aiokafka.client import registry
-from otel_mqtrace.hooks.outcome import OUTCOME_TOO_LATE, drain_deferred_ends, missing_counts
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.asyncio_kafka import consumer_of, consuming, producing
-from tests.support.consuming import UNTIL_NO_BLOCK_IS_EXPECTED, code_of, current_span_id, let_others_run
+from tests.support.consuming import code_of, current_span_id, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT
 
 
@@ -28,7 +28,6 @@ async def test_message_is_current_until_the_next_turn_of_the_loop(handing, spans
             current.append(current_span_id())
             if record.offset == 1:
                 break
-        await let_others_run(UNTIL_NO_BLOCK_IS_EXPECTED)
         first = spans.take()
     assert current_span_id() == 0
     second = spans.take()
@@ -49,7 +48,6 @@ async def test_message_fetched_by_a_task_ends_with_the_next_poll_and_with_the_co
             await let_others_run()
             spans.assert_empty()
         await asyncio.create_task(consumer.getone())
-        await let_others_run(UNTIL_NO_BLOCK_IS_EXPECTED)
         assert trace_context_of(spans.take()).beans[0].msg_id == "ID0"
     assert current_span_id() == 0
     assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
@@ -70,29 +68,12 @@ async def test_tasks_that_share_a_consumer_end_their_own_messages(handing, spans
             await first_has_one.wait()
             for _ in range(2):
                 seen["quick"] = await consumer.getone(), current_span_id()
-            await let_others_run(UNTIL_NO_BLOCK_IS_EXPECTED)
             second_is_done.set()
 
         await asyncio.gather(slow(), quick())
     ended = [trace_context_of(span).beans[0].msg_id for span in spans.take_all()]
     assert ended == ["ID1", "ID2", "ID0"]
     assert seen["slow"][1] != seen["quick"][1]
-
-
-@pytest.mark.parametrize(
-    ("turns", "code", "late"),
-    [(0, ContextCode.EXCEPTION, 0), (UNTIL_NO_BLOCK_IS_EXPECTED, ContextCode.SUCCESS, 1)],
-    ids=["soon", "late"],
-)
-async def test_block_that_comes_soon_after_the_next_poll_has_the_span(handing, spans, turns, code, late):
-    before = missing_counts()[OUTCOME_TOO_LATE]
-    async with handing(1) as consumer:
-        record = await consumer.getone()
-        assert await consumer.getmany(timeout_ms=0) == {}
-        await let_others_run(turns)
-        with pytest.raises(KeyError), process(record):
-            raise KeyError
-        assert (code_of(spans.take()), missing_counts()[OUTCOME_TOO_LATE] - before) == (code, late)
 
 
 @pytest.mark.parametrize(("ending", "error"), [("raise", "KeyError"), ("cancel", "CancelledError"), ("return", None)])
