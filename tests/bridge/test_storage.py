@@ -29,11 +29,8 @@ from otel_mqtrace.landing import LandedMessage
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("s3a://bucket/a/b", "s3a://bucket/a/b"),
-        (Path("s3a://bucket/a/b"), "s3a://bucket/a/b"),
-        ("hdfs://name:8020/x/", "hdfs://name:8020/x"),
-        ("hdfs:///x", "hdfs:///x"),
-        ("hdfs:/x/y", "hdfs:///x/y"),
+        *((bucket, "s3a://bucket/a/b") for bucket in ("s3a://bucket/a/b", Path("s3a://bucket/a/b"))),
+        *(("hdfs://name:8020/x/", "hdfs://name:8020/x"), ("hdfs:///x", "hdfs:///x"), ("hdfs:/x/y", "hdfs:///x/y")),
     ],
 )
 def test_url_of_a_store_is_a_store_path(text, shown):

@@ -22,6 +22,7 @@ _SEND, _DELIVER = ("send",), ("deliver",)
 _BOTH = (*_SEND, *_DELIVER)
 _MALFORMED = "COUNTERPART_MALFORMED"
 _MISMATCHED = Expected(status="MISMATCHED")
+_LONGER_COPY = do.set_record_fields(adds=True, body_length=7)
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,7 @@ def faults_of_both(
         Fault("native record lost, no drop counted", every, do.record_lost, one_sided("otlp", LOST)),
         Fault("native record landed twice", every, do.record_copied, _dup("NATIVE", "exact")),
         Fault("span written twice", every, do.copied(own_id=False), _dup("OTLP", "exact")),
-        Fault(
-            "native copies differ",
-            ("send",),
-            do.set_record_fields(adds=True, body_length=7),
-            _dup("NATIVE", "conflicting"),
-        ),
+        Fault("native copies differ", _SEND, _LONGER_COPY, _dup("NATIVE", "conflicting")),
         Fault("SubBefore lost", deliver, do.half_lost(TraceType.SUB_BEFORE), _half("after")),
         Fault("SubAfter lost", deliver, do.half_lost(TraceType.SUB_AFTER), _half("before")),
         Fault("the process died in the handler, long ago", deliver, do.died, one_sided("native", "ABANDONED")),

@@ -16,29 +16,16 @@ def bean(number, *, topic="orders", keys=None, **fields):
 
 
 def pub(number, *, region_id="DefaultRegion", **fields):
-    return TraceContext(
-        trace_type=TraceType.PUB,
-        timestamp_ms=1_700_000_000_000 + number,
-        region_id=region_id,
-        group_name="shop",
-        cost_ms=3,
-        success=True,
-        beans=(bean(number, **{"tags": "new", "body_length": 10, "msg_type": MessageType.NORMAL, **fields}),),
-    )
+    beans = (bean(number, **{"tags": "new", "body_length": 10, "msg_type": MessageType.NORMAL, **fields}),)
+    call = {"timestamp_ms": 1_700_000_000_000 + number, "region_id": region_id, "group_name": "shop"}
+    return TraceContext(trace_type=TraceType.PUB, beans=beans, **call, cost_ms=3, success=True)
 
 
 def sub(*beans, before=True):
-    return TraceContext(
-        trace_type=TraceType.SUB_BEFORE if before else TraceType.SUB_AFTER,
-        timestamp_ms=1_700_000_000_000,
-        region_id="DefaultRegion",
-        group_name="billing",
-        request_id="R" * 32,
-        cost_ms=1,
-        success=True,
-        context_code=ContextCode.SUCCESS,
-        beans=beans,
-    )
+    trace_type = TraceType.SUB_BEFORE if before else TraceType.SUB_AFTER
+    call = {"timestamp_ms": 1_700_000_000_000, "region_id": "DefaultRegion", "group_name": "billing"}
+    ended = {"cost_ms": 1, "success": True, "context_code": ContextCode.SUCCESS}
+    return TraceContext(trace_type=trace_type, beans=beans, request_id="R" * 32, **call, **ended)
 
 
 def span_attributes(trace_ctx):

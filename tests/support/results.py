@@ -163,12 +163,8 @@ def curved(p50: float, slowest: float, count: int) -> report.Latency:
 
 
 def latency() -> dict[str, report.Latency]:
-    return {
-        "publish": curved(2.1, 310, 1991),
-        "queue": curved(11, 800, 3900),
-        "process": curved(25, 9_800, 3955),
-        "end_to_end": curved(39, 10_900, 3900),
-    }
+    until_taken = {"publish": curved(2.1, 310, 1991), "queue": curved(11, 800, 3900)}
+    return {**until_taken, "process": curved(25, 9_800, 3955), "end_to_end": curved(39, 10_900, 3900)}
 
 
 def slowest(msg_id: str) -> dict[str, tuple[report.Exemplar, ...]]:
@@ -217,17 +213,12 @@ def instances() -> tuple[report.Instance, ...]:
 
 
 def trend(runs: int = 12) -> tuple[dict[str, Any], ...]:
-    passed = {"verdict": "PASS", "exit_code": 0, "match_rate": 1.0, "unexplained": {"native": 0, "otlp": 0}}
-    failed = {"verdict": "FAIL", "exit_code": 1, "match_rate": 0.9931, "unexplained": {"native": 3, "otlp": 4}}
+    each = {"pending": 4, "records_read": {"native": 9958, "otlp": 5950}, "lifecycle": {}}
+    passed = {**each, "verdict": "PASS", "exit_code": 0, "match_rate": 1.0, "unexplained": {"native": 0, "otlp": 0}}
+    failed = {**each, "verdict": "FAIL", "exit_code": 1, "match_rate": 0.9931, "unexplained": {"native": 3, "otlp": 4}}
+    failed["lifecycle"] = {"NEW": 7, "STILL_OPEN": 2}
     return tuple(
-        {
-            "run": run,
-            "time": f"2026-11-{run + 9:02}T16:35:00.000Z",
-            **(failed if run in {4, runs} else passed),
-            "lifecycle": {"NEW": 7, "STILL_OPEN": 2} if run in {4, runs} else {},
-            "pending": 4,
-            "records_read": {"native": 9958, "otlp": 5950},
-        }
+        {"run": run, "time": f"2026-11-{run + 9:02}T16:35:00.000Z", **(failed if run in {4, runs} else passed)}
         for run in range(1, runs + 1)
     )
 

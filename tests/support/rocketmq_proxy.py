@@ -83,6 +83,20 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
         for stream in self._streams:
             stream.put(command)
 
+    def attributes_of_paid_order(self, operation):
+        """Return what the spans of both clients say of a message with the tag ``paid`` and the key ``order-1``."""
+        message = {"tag": "paid", "keys": ("order-1",), "type": "normal"}
+        own = {"region_id": "DefaultRegion", "msg_type": "Normal_Msg", "tags": "paid", "keys": ("order-1",)}
+        return {
+            "messaging.system": "rocketmq",
+            **{f"messaging.operation.{name}": operation for name in ("name", "type")},
+            "messaging.message.body.size": 5,
+            **{f"messaging.rocketmq.message.{name}": value for name, value in message.items()},
+            **{f"mqtrace.{name}": value for name, value in {**own, "success": True}.items()},
+            "server.address": "127.0.0.1",
+            "server.port": int(self.endpoints.split(":")[1]),
+        }
+
     # -- the service ------------------------------------------------------------------------------------------------
     def QueryRoute(self, request, context):
         return service_pb2.QueryRouteResponse(status=_status(), message_queues=[self._queue(request.topic)])

@@ -16,40 +16,27 @@ HALF = pub(msg_type=MessageType.TRANS_HALF)
 COMMIT = end(T0 + 20, TransactionState.COMMIT_MESSAGE)
 ROLLBACK = end(T0 + 20, TransactionState.ROLLBACK_MESSAGE)
 UNDECIDED = end(T0 + 20, TransactionState.UNKNOW)
-USED = consume("R1", T0 + 30)
+USED, FAILED = consume("R1", T0 + 30), consume("R0", T0 + 20, success=False, code=ContextCode.FAILED)
 REFUSED = pub(success=False, offset_msg_id="")
 RETRIED = pub(T0 + 40, topic="retry", offset_msg_id="retry-0@1")
-RECALLED = recall(T0 + 20)
-NO_SEND = "No send in the trace; consumed by 1 group."
-
-ONCE, NOWHERE = "Sent once; consumed by 1 group.", "{}; no consume in the trace."
+SENT_LATER, RECALLED = pub(T0 + 20), recall(T0 + 20)
+BY_ONE, NOWHERE = "consumed by 1 group.", "{}; no consume in the trace."
+NO_SEND, ONCE = f"No send in the trace; {BY_ONE}", f"Sent once; {BY_ONE}"
 HALF_SENT = "Sent as a half message"
 AGAIN = "Sent once; consumed by 1 group, 1 redelivery."
 
 CASES = {
     "well": ([pub(), *USED], [], ONCE),
-    "redelivered": (
-        [pub(), *consume("R0", T0 + 20, success=False, code=ContextCode.FAILED), *consume("R1", T0 + 900, retry=1)],
-        [],
-        AGAIN,
-    ),
+    "redelivered": ([pub(), *FAILED, *consume("R1", T0 + 900, retry=1)], [], AGAIN),
     "committed": (
         [HALF, end(T0 + 11, TransactionState.UNKNOW), end(T0 + 15, TransactionState.COMMIT_MESSAGE, check=True), *USED],
         [],
         "Sent as a half message; committed after 1 check; consumed by 1 group.",
     ),
     "no send": (USED, ["no_send"], NO_SEND),
-    "one attempt of two": (
-        [REFUSED, pub(T0 + 20), *USED],
-        ["send_failed"],
-        "2 send attempts, 1 successful; consumed by 1 group.",
-    ),
+    "one attempt of two": ([REFUSED, SENT_LATER, *USED], ["send_failed"], f"2 send attempts, 1 successful; {BY_ONE}"),
     "no attempt": ([REFUSED], ["send_failed"], NOWHERE.format("1 send attempt, none successful")),
-    "stored twice": (
-        [pub(), pub(T0 + 20), *USED],
-        ["stored_again"],
-        "2 send attempts, 2 successful; consumed by 1 group.",
-    ),
+    "stored twice": ([pub(), SENT_LATER, *USED], ["stored_again"], f"2 send attempts, 2 successful; {BY_ONE}"),
     "forwarded to a retry topic": ([pub(), RETRIED, *USED], [], "Sent to 2 topics; consumed by 1 group."),
     "forwarded at the second attempt": (
         [pub(), pub(T0 + 20, topic="retry", success=False), RETRIED, *USED],
@@ -66,11 +53,7 @@ CASES = {
     ),
     "recalled": ([pub(), RECALLED], [], NOWHERE.format("Sent once; recalled")),
     "recalled in vain": ([pub(), recall(T0 + 20, success=False), *USED], [], ONCE),
-    "recalled and consumed": (
-        [pub(), RECALLED, *USED],
-        ["consumed_all_the_same"],
-        "Sent once; recalled; consumed by 1 group.",
-    ),
+    "recalled and consumed": ([pub(), RECALLED, *USED], ["consumed_all_the_same"], f"Sent once; recalled; {BY_ONE}"),
     "waiting": ([HALF, COMMIT], ["not_consumed"], NOWHERE.format(f"{HALF_SENT}; committed")),
     "clocks": ([pub(), *consume("R1", T0 - 7)], ["consumed_early"], ONCE),
     "failed": (

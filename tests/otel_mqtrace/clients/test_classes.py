@@ -246,11 +246,8 @@ class Reads(_Reads, cimpl.Consumer):
 def test_methods_that_call_the_client_through_super_are_reported(instrument):
     instrument()
     here = [each.removeprefix(f"{__name__}.") for each in MqTraceInstrumentor().patches.untraceable]
-    assert [each for each in here if each.startswith(("Sends", "_Reads", "Reads"))] == [
-        "Sends.send",
-        "_Reads.read",
-        "_Reads.read_all",
-    ]
+    methods = [each for each in here if each.startswith(("Sends", "_Reads", "Reads"))]
+    assert methods == ["Sends.send", "_Reads.read", "_Reads.read_all"]
 
 
 def test_class_made_while_tracing_is_traced(sent_by, instrument, spans, topic):
@@ -317,12 +314,7 @@ def test_module_and_class_attribute_are_rebound_and_other_references_reported(ap
     application.late = ours.ORIGINAL_PRODUCER
     unreached = MqTraceInstrumentor().patches.survey()["unreached"]
     assert [each for each in unreached if "application" in each] == [
-        "application.CHOICES",
-        "application.PAIR",
-        "application.PARTIAL",
-        "application.REGISTRY",
-        "application.Settings.registry",
-        "application.late",
+        *(f"application.{name}" for name in ("CHOICES", "PAIR", "PARTIAL", "REGISTRY", "Settings.registry", "late")),
         "the closure of application.enclosing.<locals>.made",
         "the defaults of application.make",
     ]

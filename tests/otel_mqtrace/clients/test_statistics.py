@@ -58,13 +58,9 @@ def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fi
     ((attributes, _),) = _until(lag, lambda: consumer.poll(0.1)).items()
     consumer.close()
     spans.take_all()
-    assert dict(attributes) == {
-        "messaging.system": "kafka",
-        "messaging.client.id": "rdkafka",
-        "messaging.consumer.group.name": "billing",
-        "messaging.destination.name": topic,
-        "messaging.destination.partition.id": "0",
-    }
+    of_client = {"system": "kafka", "client.id": "rdkafka", "consumer.group.name": "billing"}
+    expected = {**of_client, "destination.name": topic, "destination.partition.id": "0"}
+    assert dict(attributes) == {f"messaging.{name}": value for name, value in expected.items()}
 
 
 @pytest.mark.parametrize("make_producer", ["Producer", "SerializingProducer"])
@@ -117,14 +113,11 @@ def test_statistics_are_off_by_default(instrument):
     assert active.configure is None
 
 
+SERVERS = {"bootstrap.servers": "b:1"}
+
+
 @pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        (({"bootstrap.servers": "b:1"},), {}),
-        ((), {"conf": {"bootstrap.servers": "b:1"}}),
-        ((), {"bootstrap.servers": "b:1"}),
-        (({"bootstrap.servers": "b:1"},), {"stats_cb": print}),
-    ],
+    ("args", "kwargs"), [((SERVERS,), {}), ((), {"conf": SERVERS}), ((), SERVERS), ((SERVERS,), {"stats_cb": print})]
 )
 def test_configuration_is_extended_in_the_form_it_was_given(measured, args, kwargs):
     before = repr((args, kwargs))

@@ -167,15 +167,9 @@ def test_sampler_gets_all_attributes_of_the_conventions_at_the_start():
     (call,) = sampler.should_sample.call_args_list
     name, kind, attributes = call.args[2:5]
     assert (name, kind) == ("send orders", SpanKind.PRODUCER)
-    expected = {
-        "messaging.system": "kafka",
-        "messaging.operation.name": "send",
-        "messaging.operation.type": "send",
-        "messaging.destination.name": "orders",
-        "messaging.destination.partition.id": "3",
-        "server.address": "broker",
-        "server.port": 9092,
-    }
+    operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
+    place = {"messaging.destination.name": "orders", "messaging.destination.partition.id": "3"}
+    expected = {"messaging.system": "kafka", **operation, **place, "server.address": "broker", "server.port": 9092}
     assert {name: attributes.get(name) for name in expected} == expected
 
 

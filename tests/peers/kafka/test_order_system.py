@@ -27,17 +27,10 @@ def outcomes(spans, name):
 
 def consumer_of(kafka, topic, group, **settings):
     """A consumer of the group, reading what was committed, from the beginning."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "log_level": 0,
-            **{name.replace("_", "."): value for name, value in settings.items()},
-        }
-    )
+    usual = {"auto.offset.reset": "earliest", "isolation.level": "read_committed", "enable.auto.commit": False}
+    usual |= {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "log_level": 0}
+    own = {name.replace("_", "."): value for name, value in settings.items()}
+    consumer = confluent_kafka.Consumer({**usual, **own})
     consumer.subscribe([topic])
     return consumer
 
@@ -142,15 +135,9 @@ def test_every_handling_of_a_rebalancing_group_has_its_span(kafka):
 def outlived(broker, topic):
     """Two hundred orders; the broker is killed after sixty were sent and the first were handled, and comes again."""
     reports = Counter()
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "enable.idempotence": True,
-            "message.timeout.ms": 0,  # however long the broker needs to come again
-            "reconnect.backoff.max.ms": 500,
-            "log_level": 0,
-        }
-    )
+    patience = {"message.timeout.ms": 0, "reconnect.backoff.max.ms": 500}  # however long the broker is away
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "log_level": 0}
+    producer = confluent_kafka.Producer({**settings, **patience})
     consumer = consumer_of(broker, topic, f"{topic}-billing", reconnect_backoff_max_ms=500)
     wanted = {str(number) for number in range(200)}
 

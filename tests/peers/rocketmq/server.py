@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import TraceContext
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Request
-from otel_mqtrace.rocketmq.commands import Command, Queue, RequestCode
+from otel_mqtrace.rocketmq.commands import Command, Queue, RefusedError, RequestCode
 from spark_jobs.java import find_java
 from tests.peers.peer import PeerUnavailableError, ServerProcess, free_ports, jars_of, until
 from tests.support.native_spans import traced
@@ -143,11 +143,13 @@ class RocketMq:
     def settle(self) -> None:
         """Wait until the queues and the index hold all that the broker has stored: it answers a send before."""
 
-        def behind() -> int:
-            table = json.loads(self._ask(Command(_GET_BROKER_RUNTIME_INFO)).body)["table"]
-            return int(table["dispatchBehindBytes"])
+        def is_settled() -> bool:
+            with suppress(RefusedError):  # a broker that has just started has no statistics yet
+                table = json.loads(self._ask(Command(_GET_BROKER_RUNTIME_INFO)).body)["table"]
+                return int(table["dispatchBehindBytes"]) <= 0
+            return False
 
-        assert until(behind, lambda count: count <= 0, patience_s=PATIENCE_SECONDS) <= 0
+        assert until(is_settled, bool, patience_s=PATIENCE_SECONDS)
 
     def count_recorded_ends(self) -> int:
         """Return how many notes on ended transactions the broker has written: it writes one after its answer."""

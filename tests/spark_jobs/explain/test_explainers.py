@@ -132,10 +132,8 @@ def _same_place() -> list:
     batch = [{**row, "batch_size": 2, "span_id": "e" * 16 if row["side"] == "otlp" else None} for row in batch]
     sent_in_batch = uid(0x7F0, at_ms=24_000, process="0BA7C4000000")
     calls = {"e": ("FIRST", sent_in_batch), "f": (sent_in_batch, "SECOND")}
-    return [
-        *batch,
-        *(taken(name, group="mixed", at_ms=25_000, call=call, batch_size=2) for call in calls for name in calls[call]),
-    ]
+    both = ((name, call) for call, names in calls.items() for name in names)
+    return [*batch, *(taken(name, group="mixed", at_ms=25_000, call=call, batch_size=2) for name, call in both)]
 
 
 @pytest.fixture(scope="module")
@@ -261,12 +259,8 @@ def test_key_beside_older_clients_has_its_reason(older_answers, msg_id, groups, 
 @pytest.mark.parametrize(("writer", "reason"), [("mqtrace", UNEXPLAINED), ("other", TRACE_OFF)])
 def test_design_of_other_writers_excuses_no_span_of_ours(writer, reason):
     off = [taken("OFF", group=group, at_ms=200_000, writer=writer) for group in ("billing", "shipping")]
-    known = [
-        row
-        for group in ("billing", "shipping")
-        for at_ms in (190_000, 210_000)
-        for row in delivery(f"{group}{at_ms}", group=group, attempt=f"{group}{at_ms}", at_ms=at_ms)
-    ]
+    calls = [(f"{group}{at_ms}", group, at_ms) for group in ("billing", "shipping") for at_ms in (190_000, 210_000)]
+    known = [row for name, group, at_ms in calls for row in delivery(name, group=group, attempt=name, at_ms=at_ms)]
     mixed = {"writer": "mqtrace+rocketmq-4.9.8", "profile": "mqtrace+java-agent"}
     made = explained([*off, *known, *ends()], itemgetter("msg_id", "group"), **mixed)
     assert {made["OFF", group] for group in ("billing", "shipping")} == {reason}
@@ -324,12 +318,10 @@ def test_last_send_of_a_producer_is_not_traced_after_two_that_are_proven(events,
 @pytest.mark.parametrize(
     ("host", "group", "reason"),
     [
-        (CLIENT, GROUP, UNEXPLAINED),
-        (f"shop-1/{CLIENT}", f"ns1%{GROUP}", UNEXPLAINED),
+        *((CLIENT, GROUP, UNEXPLAINED), (f"shop-1/{CLIENT}", f"ns1%{GROUP}", UNEXPLAINED)),
         (None, GROUP, UNEXPLAINED),  # it may be of this very producer
         ("10.0.0.8", GROUP, NOT_TRACED),
-        (CLIENT, "PG_else", NOT_TRACED),
-        (None, "PG_else", NOT_TRACED),
+        *((host, "PG_else", NOT_TRACED) for host in (CLIENT, None)),
     ],
 )
 def test_one_native_record_of_the_producer_leaves_its_sends_unexplained(host, group, reason):

@@ -151,11 +151,8 @@ def capped_part():
 def test_edges_beyond_the_cap_are_summed_up_in_one_edge_a_kind(capped_part):
     capped = build_graph(capped_part, sides=("otlp",), judged=(OPENING_MS, HORIZON_MS), at_most=2)
     sends, deliveries = capped.edges_of("publish"), capped.edges_of("consume")
-    assert [(edge.target, edge.count, edge.stands_for) for edge in sends] == [
-        ("topic:a", 5, 0),
-        ("topic:b", 4, 0),
-        ("others:topic", 5, 2),
-    ]
+    shown = [(edge.target, edge.count, edge.stands_for) for edge in sends]
+    assert shown == [("topic:a", 5, 0), ("topic:b", 4, 0), ("others:topic", 5, 2)]
     assert (sends[0].took.p50, sends[0].took.p95, sends[-1].took.count, deliveries[1].queued.p50) == (20, 40, 0, 7)
     assert (capped.sides, capped.opening_ms, capped.horizon_ms) == (("otlp",), OPENING_MS, HORIZON_MS)
     assert sum(edge.count for edge in sends) == 14

@@ -39,19 +39,12 @@ VALUES = {
     "an unfinished delivery": (verdict(otlp={"end_ms": None}), {"finished": False}),
     "a duration that overflows": (verdict(otlp={"start_ms": -(2**62) * 2 + 1, "end_ms": 2**62}), {"busy_ms": None}),
     **{
-        f"topic {topic!r:.12}": (
-            verdict(topic=topic),
-            dict(zip(("via", "namespace", "bare_topic"), parts, strict=True)),
-        )
-        for topic, *parts in [
-            ("orders", None, None, "orders"),
-            ("ns%orders", None, "ns", "orders"),
-            ("%RETRY%CG", "RETRY", None, "CG"),
-            ("%DLQ%ns%CG", "DLQ", "ns", "CG"),
+        f"topic {topic!r:.12}": (verdict(topic=topic), {"via": via, "namespace": namespace, "bare_topic": bare})
+        for topic, via, namespace, bare in [
+            *(("orders", None, None, "orders"), ("ns%orders", None, "ns", "orders"), ("a%b%c", None, "a", "b%c")),
+            *(("%RETRY%CG", "RETRY", None, "CG"), ("%DLQ%ns%CG", "DLQ", "ns", "CG")),
             ("%OTHER%CG", None, None, "%OTHER%CG"),
-            ("a%b%c", None, "a", "b%c"),
-            ("", None, None, None),
-            (None, None, None, None),
+            *((unnamed, None, None, None) for unnamed in ("", None)),
             ("x" * 1_200, None, None, "x" * 1_000),
         ]
     },
@@ -79,12 +72,8 @@ def test_row_without_an_id_is_a_message_of_its_own(tmp_path):
         parquet.write_table(part, path, row_group_size=2)
     legs = graph_legs.read_verdict_legs(paths)
     assert legs.equals(graph_legs.make_legs(rows))
-    assert [(leg["message"], leg["identified"]) for leg in legs.to_pylist()] == [
-        ("span:t/s", False),
-        ("row:f:3:0", False),
-        ("row:f:3:0", False),
-        ("M1", True),
-    ]
+    made = [*(("span:t/s", False), ("row:f:3:0", False), ("row:f:3:0", False)), ("M1", True)]
+    assert [(leg["message"], leg["identified"]) for leg in legs.to_pylist()] == made
 
 
 def test_group_belongs_to_the_only_service_of_its_legs():

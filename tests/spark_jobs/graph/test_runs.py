@@ -17,13 +17,9 @@ START_MS = 1_795_262_400_000
 
 def made(kind, number, at_ms, topic=None, *, link=None, group=None, msg_id=None):
     """Return a span of 5 ms, the root of a trace of its own."""
-    attributes = {
-        "messaging.system": "rocketmq",
-        "messaging.operation.type": "send" if kind == PRODUCER else "process",
-        "messaging.destination.name": topic,
-        "messaging.consumer.group.name": group,
-        "messaging.message.id": msg_id,
-    }
+    call = {"system": "rocketmq", "operation.type": "send" if kind == PRODUCER else "process"}
+    message = {"destination.name": topic, "consumer.group.name": group, "message.id": msg_id}
+    attributes = {f"messaging.{name}": value for name, value in {**call, **message}.items()}
     fields = {"links": [{name: link[name] for name in ("traceId", "spanId")}]} if link else {}
     return span(number, kind, START_MS + at_ms, 5, attributes if topic else {}, **fields)
 

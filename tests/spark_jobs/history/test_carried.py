@@ -58,11 +58,8 @@ def test_carried_events_that_are_read_again_are_dropped(tmp_path):
 
 
 def test_spans_identified_by_their_position_are_counted(tmp_path):
-    spans = [
-        consumed("orders-0@7", offset_msg_id="orders-0@7"),
-        publish("otlp", "A"),
-        consumed("B", offset_msg_id=None),
-    ]
+    at_a_place = consumed("orders-0@7", offset_msg_id="orders-0@7")
+    spans = [at_a_place, publish("otlp", "A"), consumed("B", offset_msg_id=None)]
     path = str(tmp_path / "open.parquet")
     write_rows(events(*spans, publish("native", "orders-0@8")), path)
     carried = carry_over_events(PlainEngine(), [path], [], str(tmp_path / "w"))

@@ -53,11 +53,9 @@ def writers_of(native: str | list[str], otlp: str | list[str], **named: str):
     ("recording", "writer"),
     [
         ("rocketmq-4.4.0", "rocketmq-4.9.1"),  # of one shape with 4.4.0
-        ("rocketmq-4.8.0", "rocketmq-4.8.0"),
-        ("rocketmq-4.9.8", "rocketmq-4.9.8"),
+        *((release, release) for release in ("rocketmq-4.8.0", "rocketmq-4.9.8")),
         ("rocketmq-4.9.8-cloud", "rocketmq-4.9.8"),
-        ("rocketmq-5.3.3", "rocketmq"),
-        ("rocketmq-5.3.3-cloud", "rocketmq"),
+        *((release, "rocketmq") for release in ("rocketmq-5.3.3", "rocketmq-5.3.3-cloud")),
     ],
 )
 def test_recorded_client_is_found_with_a_release_of_its_rules(recording, writer):

@@ -20,8 +20,7 @@ PUBLISH_FIELDS = (
 )
 CONSUME_FIELDS = ("group_name", "region_id", "retry_times", "start_ms", "end_ms", "cost_ms", "success", "context_code")
 WEAK_KEYS = {
-    "publish": ("group_name",),
-    "consume": ("group_name",),
+    **dict.fromkeys(("publish", "consume"), ("group_name",)),
     "transaction_end": ("transaction_state", "from_transaction_check"),
     "recall": (),
 }

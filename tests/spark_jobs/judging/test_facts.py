@@ -64,19 +64,12 @@ def test_events_that_name_their_topic_or_group_are_counted_per_side_and_kind():
     facts = facts_of(counted("native"), counted("otlp", named=0), counted("otlp", kind="consume", named=2))
     assert facts.named == {("native", "publish"): 3, ("otlp", "publish"): 0, ("otlp", "consume"): 2}
     survey = surveyed(
-        event(topic="t", group_name=None),
-        event(topic=None, group_name="g"),
-        event(kind="consume", topic="t"),
-        event(kind="consume", group_name="g"),
-        event(kind="recall", topic="t", group_name="g"),
-        event(kind=None, topic="t", scope="POLL"),
+        *(event(topic="t", group_name=None), event(topic=None, group_name="g")),
+        *(event(kind="consume", topic="t"), event(kind="consume", group_name="g")),
+        *(event(kind="recall", topic="t", group_name="g"), event(kind=None, topic="t", scope="POLL")),
     )
-    assert {kind: (row.rows, row.named) for (_, kind, _), row in survey.rows.items()} == {
-        "publish": (2, 1),
-        "consume": (2, 1),
-        "recall": (1, 0),
-        None: (1, 0),
-    }
+    counts = {kind: (row.rows, row.named) for (_, kind, _), row in survey.rows.items()}
+    assert counts == {"publish": (2, 1), "consume": (2, 1), "recall": (1, 0), None: (1, 0)}
 
 
 def test_side_ends_no_later_than_its_records_arrived():
@@ -96,10 +89,8 @@ def test_side_ends_no_later_than_its_records_arrived():
 
 def test_time_before_1970_or_after_9999_is_no_end():
     facts = surveyed(
-        event(start_ms=-1, end_ms=7),
-        event(start_ms=YEAR_10000_MS),
-        event(start_ms=5, end_ms=YEAR_10000_MS, arrival_ms=-3),
-        event(start_ms=3, end_ms=9, arrival_ms=0),
+        *(event(start_ms=-1, end_ms=7), event(start_ms=YEAR_10000_MS)),
+        *(event(start_ms=5, end_ms=YEAR_10000_MS, arrival_ms=-3), event(start_ms=3, end_ms=9, arrival_ms=0)),
     )
     (row,) = facts.rows.values()
     assert (row.first_ms, row.last_ms) == (3, 7)
@@ -116,11 +107,8 @@ def test_span_of_a_trace_topic_is_trace_traffic():
     """A later input may show that a topic is one; a native record of it stays in scope."""
     rows = [event("otlp", topic="t"), event("otlp", topic="u"), event("otlp", topic=None), event(topic="t")]
     facts = surveyed(*rows, trace_topics=("t",))
-    assert {(side, scope): row.rows for (side, _, scope), row in facts.rows.items()} == {
-        ("otlp", "TRACE_TRAFFIC"): 1,
-        ("otlp", None): 2,
-        ("native", None): 1,
-    }
+    counts = {(side, scope): row.rows for (side, _, scope), row in facts.rows.items()}
+    assert counts == {("otlp", "TRACE_TRAFFIC"): 1, ("otlp", None): 2, ("native", None): 1}
 
 
 def test_merged_surveys_equal_the_survey_of_all_rows():

@@ -68,11 +68,8 @@ OWN |= {"region_id": "r", "msg_type": "Delay_Msg"}
 @pytest.mark.parametrize(
     ("given_id", "links", "ids"),
     [
-        (None, [], [None]),
-        ("x", [], ["x"]),
+        *((None, [], [None]), ("null", [], [None]), ("x", [], ["x"]), ("a b,cd,", [], ["a b", "CD", None])),
         (ID.lower(), [{}], [ID]),
-        ("a b,cd,", [], ["a b", "CD", None]),
-        ("null", [], [None]),
         (None, [{"messaging.message.id": "x"}, {"messaging.message.id": "y"}], ["x", "y"]),
         ("x", [{"messaging.message.id": "y"}, {"mqtrace.offset_msg_id": "p"}], ["y", "x"]),
         ("x,y", [{"messaging.message.id": "y"}], ["x", "y"]),
@@ -104,18 +101,15 @@ def test_weaker_name_is_read_without_the_stronger():
 @pytest.mark.parametrize(
     ("thread", "group"),
     [
-        ("ConsumeMessageThread_g_1", "g"),
-        ("ConsumeMessageThread_a_b_1_22", "a_b_1"),
-        ("ConsumeMessageThread_g_1\r\n", "g"),
-        ("ConsumeMessageThread_g_1\n\n", None),
-        ("ConsumeMessageThread_g\u2028_1", None),
-        ("ConsumeMessageThread_g_x", None),
+        *(("g_1", "g"), ("a_b_1_22", "a_b_1"), ("g_1\r\n", "g")),
+        *(("g_1\n\n", None), ("g\u2028_1", None), ("g_x", None)),
     ],
 )
 def test_listener_thread_names_the_group(thread, group):
     """As Java reads the name, line ends included; a sender's thread says nothing."""
-    delivery = span({"messaging.system": "rocketmq", "messaging.operation": "process", "thread.name": thread})
-    sent = span({**SEND, "thread.name": thread})
+    thread_name = {"thread.name": f"ConsumeMessageThread_{thread}"}
+    delivery = span({"messaging.system": "rocketmq", "messaging.operation": "process", **thread_name})
+    sent = span({**SEND, **thread_name})
     assert [event["group_name"] for event in events(delivery, sent)] == [group, None]
 
 

@@ -27,13 +27,9 @@ RECORD = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
 GLUED = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01"
 NO_BODY = {"field": "body", "reason": "no body", "text": "", "mentions": []}
 CHARSETS = ("utf-8", "UTF8", "gbk", "gb18030", "latin-1", "ascii", "utf-8-sig", "utf-16", "utf-7")
-KINDS = {
-    "Pub": ("publish", "whole"),
-    "SubBefore": ("consume", "before"),
-    "SubAfter": ("consume", "after"),
-    "EndTransaction": ("transaction_end", "whole"),
-    "Recall": ("recall", "whole"),
-}
+HALVES = {"SubBefore": ("consume", "before"), "SubAfter": ("consume", "after")}
+WHOLE = {"Pub": "publish", "EndTransaction": "transaction_end", "Recall": "recall"}
+KINDS = {**HALVES, **{trace_type: (kind, "whole") for trace_type, kind in WHOLE.items()}}
 OF_TRANSACTION = ("transaction_state", "from_transaction_check")
 AS_READ = ("retry_times", "body_length", "msg_type", "cost_ms", "success", *OF_TRANSACTION)
 TEXTS = ("topic", "group_name", "region_id", "tags", "store_host", "client_host")

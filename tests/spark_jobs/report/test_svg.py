@@ -76,15 +76,9 @@ latencies = st.builds(
 )
 instants = st.none() | st.integers(0, 10**13)
 stays = st.none() | st.tuples(instants, instants, st.none() | st.booleans())
-timelines = st.builds(
-    event,
-    stays,
-    stays,
-    kind=st.sampled_from([*(kind.value for kind in Kind), "dance"]),
-    group=st.none() | st.text(max_size=80),
-    attempt_id=st.none() | st.text(max_size=9),
-    retry_times=st.none() | st.integers(0, 16),
-)
+texts = {"group": st.none() | st.text(max_size=80), "attempt_id": st.none() | st.text(max_size=9)}
+kinds, retries = st.sampled_from([*(kind.value for kind in Kind), "dance"]), st.none() | st.integers(0, 16)
+timelines = st.builds(event, stays, stays, kind=kinds, retry_times=retries, **texts)
 
 
 @given(st.lists(timelines, max_size=12))

@@ -80,16 +80,10 @@ def test_bucket_of_time_zero_is_no_bucket(read):
     assert buckets(read(own({**ROW, "bucket_start_ms": 0}))) == [(None, None, 12)]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "otel_sdk_processor_span_processed",
-        "otel_sdk_processor_span_processed_total",
-        "otel_sdk_processor_span_processed_spans_total",
-        "otel_sdk_processor_span_processed__span__total",
-        "otel_sdk_exporter_span_exported_total",
-    ],
-)
+METRIC_NAMES = [f"otel_sdk_processor_span_processed{end}" for end in ("", "_total", "_spans_total", "__span__total")]
+
+
+@pytest.mark.parametrize("name", [*METRIC_NAMES, "otel_sdk_exporter_span_exported_total"])
 def test_dump_of_an_sdk_is_read_under_every_spelling(read, name):
     text = f"""# TYPE {name} counter
 {name}{{error_type="",otel_component_name="batching_span_processor/0"}} 900

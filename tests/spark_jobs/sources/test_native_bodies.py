@@ -72,11 +72,9 @@ def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source
 @pytest.mark.parametrize(
     ("text", "body"),
     [
-        ('  {"body_base64":"YQ"}  \r', b"a"),
-        ('{"body_base64":"YQ","body_base64":"Yg"}', b"b"),
-        ('{"keys":NaN,"body_base64":"YQ"}', b"a"),
+        *((text, b"a") for text in ('  {"body_base64":"YQ"}  \r', '{"keys":NaN,"body_base64":"YQ"}')),
         (b'{"keys":"\xff","body_base64":"YQ"}', b"a"),
-        ('{"body_base64":1234}', base64.b64decode("1234")),
+        *(('{"body_base64":"YQ","body_base64":"Yg"}', b"b"), ('{"body_base64":1234}', base64.b64decode("1234"))),
     ],
 )
 def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
