@@ -206,14 +206,14 @@ class MessageRegistry:
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._owners: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count(1)
-        self._inherited: dict[int, Entry] = {}
-        """What a parent process had handed over, and counts itself."""
         restart_in_child(self)
         _registries.add(self)
 
     def after_fork(self) -> None:
         """In a child: leave the counting of the parent's messages to the parent."""
-        self._inherited = dict(self._entries)
+        for key, entry in list(self._entries.items()):
+            if entry[_AWAITED]:
+                self._entries[key] = (*entry[:_AWAITED], False)
 
     def __len__(self) -> int:
         """How many messages are remembered."""
@@ -258,7 +258,7 @@ class MessageRegistry:
         """Forget every message."""
         for key in list(self._entries):
             entry = self._entries.pop(key, None)
-            if entry is not None and entry[_AWAITED] and self._inherited.get(key) is not entry:
+            if entry is not None and entry[_AWAITED]:
                 count_missing(UNHANDLED)
 
     def owner_of(self, message: object, consumer: object | None) -> Owner | None:

@@ -101,7 +101,7 @@ def find_unreached(originals: Collection[type[Any]]) -> list[str]:
 
 def _find_places(owner: Any, ids: AbstractSet[int]) -> Iterator[str]:
     """Yield where a function, class, module or other object holds one of the classes."""
-    kind = type(owner)  # as above
+    kind = type(owner)  # not isinstance(): as in _search_modules()
     if kind is FunctionType:
         name = f"{owner.__module__}.{owner.__qualname__}"
         defaults = (*(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values())

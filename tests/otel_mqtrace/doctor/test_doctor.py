@@ -1,5 +1,6 @@
 """``mqtrace doctor``: a finding for each fault of an environment, and for all that went untraced in a command."""
 
+import ast
 import json
 import signal
 import socket
@@ -108,6 +109,16 @@ def test_healthy_installation_has_no_findings(ask):
     assert facts["versions"]["confluent-kafka"]
     assert facts["versions"]["librdkafka"]
     assert "mqtrace_confluent_kafka" in facts["instrumentations"]["installed"]
+
+
+def test_findings_that_the_checks_name_are_in_the_table_and_get_all_values_of_their_words():
+    sources = [ast.parse(each.read_text("utf-8")) for each in Path(checks.__file__).parent.glob("*.py")]
+    calls = [each for source in sources for each in ast.walk(source) if isinstance(each, ast.Call)]
+    checkup = Checkup()
+    for call in calls:
+        if ast.unparse(call.func) == "checkup.add" and isinstance(call.args[0], ast.Constant):
+            checkup.add(call.args[0].value, **{given.arg: given.arg for given in call.keywords})
+    assert {each.code for each in checkup.findings} > {"clock_skew", "exporter_broken", "no_distro", "warned"}
 
 
 NOWHERE = "/proc/self/nothing/here"
