@@ -78,11 +78,11 @@ class Ingested:
         joined = [name for name in names if name.startswith(_JOINED)]
         loose = [name for name in names if not name.startswith(_JOINED)]
         if len(loose) > most_batches:
-            self._join_small(loose)
+            self._join_batches(loose)
         if len(joined) > most_batches:
-            self._join_small(joined[: 1 + len(joined) // 2])
+            self._join_batches(joined[: 1 + len(joined) // 2])
 
-    def _join_small(self, names: Sequence[str]) -> None:
+    def _join_batches(self, names: Sequence[str]) -> None:
         batches = self.batches()
         whole = sum_of(Batch, [batches[name] for name in names])
         name = self.make_batch(_JOINED)

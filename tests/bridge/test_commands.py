@@ -532,6 +532,7 @@ def test_refused_records_are_counted_and_the_rest_is_written(mqtrace):
     assert (code, out) == (1, PUB)
     first = "standard input:1: trace_type: missing; give the JSON that mqtrace decode prints"
     assert err == f"mqtrace: 8 of 9 records are refused; first: {first}\n"
+    assert mqtrace("encode", stdin=refused[3])[2].endswith("first: standard input:1: msg_id: 7 is not of type str\n")
 
 
 @pytest.mark.parametrize(

@@ -127,10 +127,8 @@ def test_client_host_is_shown_if_on_the_wire():
 
 
 BATCH = pub(msg_id="A1,B2,C3", offset_msg_id="P1,P2,P3", tags=None, keys=None)
-TWO_KEYS = [
-    *(pub(), recall(T0 + 3)),
-    *(pub(T0 + 5, msg_id="OTHER", keys="order-10"), pub(T0 + 9, msg_id="SECOND", keys="x order-1")),
-]
+SECOND = pub(T0 + 9, msg_id="SECOND", keys="x order-1")
+TWO_KEYS = [pub(), recall(T0 + 3), pub(T0 + 5, msg_id="OTHER", keys="order-10"), SECOND]
 NAMELESS = [pub(msg_id=None), pub(T0 + 1, msg_id=None, keys="other")]
 FOUND = {
     "one id of a batch": ([BATCH], ["B2"], None, [("B2", 1, 0, 0)]),
