@@ -106,9 +106,10 @@ class Connection:
             self._socket.settimeout(timeout_s)
             data = self._socket.recv(_RECEIVE_BYTES)
             commands = self._reader.feed(data)
-        except (TimeoutError, BlockingIOError):
-            return False
         except OSError as error:
+            # the system's own TimeoutError has a number: the other side is gone
+            if isinstance(error, BlockingIOError) or (isinstance(error, TimeoutError) and error.errno is None):
+                return False
             self.shut()
             raise SilentError(f"{self.address} broke the connection ({_reason_of(error)})") from error
         except ProtocolError as error:

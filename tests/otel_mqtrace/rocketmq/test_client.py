@@ -1,6 +1,9 @@
 """The remoting client: connections, routes, signatures, and servers that fail."""
 
+import errno
 import json
+import socket
+import threading
 from contextlib import closing, suppress
 
 import pytest
@@ -102,6 +105,22 @@ def test_broker_that_hangs_up_is_an_error_while_it_answers_and_reached_again(clu
     assert client.send(outgoing, group="g") == [None]
     cluster.brokers[0].drop_connections()
     assert client.send(outgoing, group="g") == [None]
+
+
+def test_connection_that_the_system_gave_up_is_opened_again(cluster, client, monkeypatch):
+    outgoing = _outgoing(client)
+    assert client.send(outgoing, group="g") == [None]
+    receive, caller = socket.socket.recv, threading.current_thread()
+    errors = [TimeoutError(errno.ETIMEDOUT, "Connection timed out")]
+
+    def receive_after_errors(connection, size):
+        if errors and threading.current_thread() is caller:
+            raise errors.pop()
+        return receive(connection, size)
+
+    monkeypatch.setattr(socket.socket, "recv", receive_after_errors)
+    assert client.send(outgoing, group="g") == [None]
+    assert (errors, len(cluster.brokers[0].connections)) == ([], 2)
 
 
 def test_unreachable_name_server_is_replaced_by_the_next(cluster):
