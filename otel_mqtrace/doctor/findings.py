@@ -13,7 +13,7 @@ _TABLE: Final = """
 error client_missing: no client that could be traced is installed
   fix: $install
 error client_missing/command: no client that could be traced is installed
-  fix: into its environment: $install
+  fix: run in its environment: $install
 error client_broken: confluent-kafka is installed but cannot be imported: $error
   fix: pip install --force-reinstall confluent-kafka
 error client_broken/command: $client cannot be imported: $why
@@ -85,7 +85,7 @@ error command_not_started: $error
 error not_instrumented: the command ${failed}never switched mqtrace on
   fix: $fix
 error not_instrumented/client: no client was instrumented
-  fix: into its environment: $install
+  fix: run in its environment: $install
 warning nothing_recorded: not one span was recorded: no traced client sent or handled a message, or the sampler dropped
   all
   fix: see the other findings; check OTEL_TRACES_SAMPLER, MQTRACE_TOPIC_EXCLUDE and MQTRACE_TRACE_TOPIC
