@@ -48,8 +48,10 @@ _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
 def repeat_options(arguments: Iterable[str]) -> list[str]:
     """Repeat an option before each of its values: ``--native a b`` becomes ``--native a --native b``.
 
-    A shell expands ``--native landing/*.jsonl`` into many words; an option parser gives the option one of them. Raises
-    ``UsageError`` for an empty one: a variable that is not set.
+    A shell expands ``--native landing/*.jsonl`` into many words; an option parser gives the option one of them.
+
+    Raises:
+        UsageError: a value is empty, as that of a variable that is not set.
     """
     repeated: list[str] = []
     current, fresh = None, False
@@ -58,7 +60,8 @@ def repeat_options(arguments: Iterable[str]) -> list[str]:
             name, assigned, _ = word.partition("=")
             current, fresh = (name if name in _SOURCES else None), not assigned
         else:
-            repeated += [current] if current is not None and not fresh else []
+            if current is not None and not fresh:
+                repeated.append(current)
             fresh = False
         if current is not None and not word.removeprefix(f"{current}=").strip():
             raise UsageError(f"{current} is empty: name a file or a directory, or leave it out")

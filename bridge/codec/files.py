@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from otel_mqtrace.wire.native.encode import EncodedContext
 
-    _Record = tuple[object, EncodedContext]  # and the index of its body
+    _Record = tuple[object, EncodedContext]  # the index of its body, and what is in it
 
 
 @dataclass(frozen=True, slots=True)
