@@ -100,7 +100,8 @@ def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
         if sys.modules[package].get_start_method() != "spawn":
             util.Finalize(None, callback, exitpriority=priority)
         worker: Any = getattr(process.current_process(), "_target", None)
-        if hasattr(worker, "on_exit"):  # billiard's pool, as Celery's: it ends its workers past their finalizers
+        pool: Any = sys.modules.get("billiard.pool")
+        if pool is not None and isinstance(worker, pool.Worker):  # Celery's, too: it ends them past their finalizers
             if not isinstance(worker.on_exit, _PoolExit):
                 worker.on_exit = _PoolExit(worker.on_exit)
             worker.on_exit.callbacks.append((priority, callback))
@@ -119,7 +120,8 @@ class _PoolExit:
                 self._before(pid, exitcode)
         finally:
             for _, callback in sorted(self.callbacks, key=itemgetter(0), reverse=True):
-                callback()
+                with suppress(Exception):  # the pool waits for what the worker does next
+                    callback()
 
 
 # -- threads ----------------------------------------------------------------------------------------------------

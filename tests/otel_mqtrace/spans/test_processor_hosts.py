@@ -86,7 +86,9 @@ def child():
     tracer.start_span("of the child").end()
     assert processor.stats()["Writing"]["offered"] == 1
     assert processor.lanes[0].exporter.after_forks == 1
+    assert child.on_exit is None
 
+child.on_exit = None  # named as what a worker of billiard's pool calls
 if sys.argv[1] == "fork":
     pid = os.fork()
     if not pid:
