@@ -149,9 +149,9 @@ def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
     """
     empty = {side: name for side, name in _SIDE_NAMES.items() if not (facts.in_scope.get(side) and tally.keys[side])}
     if empty:
-        order = "that --native and --otlp are not swapped, " if all(map(facts.malformed.get, empty)) else ""
+        order = ", and that --native and --otlp are not swapped" if all(map(facts.malformed.get, empty)) else ""
         sides = " or ".join(empty.values())
-        return f"no events are in scope in {sides}: check {order}the sources, the window and the trace topics"
+        return f"no events are in scope in {sides}: check the sources, the window and the trace topics{order}"
     if not tally.keys["both"]:
         return "no event is on both sides: check that the two inputs are of the same system and the same time"
     if (
