@@ -73,7 +73,10 @@ def test_bad_records_are_reported_in_place_and_counted(mqtrace):
     items = objects(out)
     assert code == 1
     assert [(item["body_index"], item["record_index"], "error" in item) for item in items] == [
-        *((0, 0, False), (1, 0, False), (1, 1, True), (1, 2, False))
+        (0, 0, False),
+        (1, 0, False),
+        (1, 1, True),
+        (1, 2, False),
     ]
     assert items[2]["error"] == {"field": None, "reason": "2 fields, needs 8", "text": "SubBefore\x01x"}
     assert err == "mqtrace: 1 of 4 records or lines is bad; first: standard input:2 record 1: 2 fields, needs 8\n"

@@ -30,7 +30,9 @@ from otel_mqtrace.landing import LandedMessage
     ("text", "shown"),
     [
         *((bucket, "s3a://bucket/a/b") for bucket in ("s3a://bucket/a/b", Path("s3a://bucket/a/b"))),
-        *(("hdfs://name:8020/x/", "hdfs://name:8020/x"), ("hdfs:///x", "hdfs:///x"), ("hdfs:/x/y", "hdfs:///x/y")),
+        ("hdfs://name:8020/x/", "hdfs://name:8020/x"),
+        ("hdfs:///x", "hdfs:///x"),
+        ("hdfs:/x/y", "hdfs:///x/y"),
     ],
 )
 def test_url_of_a_store_is_a_store_path(text, shown):

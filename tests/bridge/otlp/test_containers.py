@@ -419,8 +419,15 @@ def test_zstd_cut_off_anywhere_but_behind_a_frame_has_a_tail(written):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        *((None, None), ("a", "a"), (True, "true"), (7, "7"), (1.5, "1.5"), (b"a", "YQ==")),
-        *((float("nan"), "NaN"), (float("inf"), "Infinity"), (float("-inf"), "-Infinity")),
+        (None, None),
+        ("a", "a"),
+        (True, "true"),
+        (7, "7"),
+        (1.5, "1.5"),
+        (b"a", "YQ=="),
+        (float("nan"), "NaN"),
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
         (["a", 1, [True]], '["a","1","[\\"true\\"]"]'),
         ({"a": 1.0, "b": {"c": None}}, '{"a":"1.0","b":"{\\"c\\":null}"}'),
     ],

@@ -112,9 +112,12 @@ def test_last_header_of_a_name_is_read_and_none_is_skipped():
 @pytest.mark.parametrize(
     ("servers", "expected"),
     [
-        *(("broker:9092", ("broker", 9092)), ("SASL_SSL://broker:9093,other:1", ("broker", 9093))),
-        *(("[::1]:9092", ("::1", 9092)), ("::1", ("::1", None))),
-        *(("broker", ("broker", None)), ("", (None, None))),
+        ("broker:9092", ("broker", 9092)),
+        ("SASL_SSL://broker:9093,other:1", ("broker", 9093)),
+        ("[::1]:9092", ("::1", 9092)),
+        ("::1", ("::1", None)),
+        ("broker", ("broker", None)),
+        ("", (None, None)),
     ],
 )
 def test_first_server_is_split_into_host_and_port(servers, expected):

@@ -67,7 +67,8 @@ def test_losses_of_one_cause_and_bucket_share_a_row():
 @pytest.mark.parametrize(
     ("lost", "component", "count"),
     [
-        *(({semconv.MESSAGING_BATCH_MESSAGE_COUNT: 40}, "X", 40), ({"end_ns": None}, "X start", 1)),
+        ({semconv.MESSAGING_BATCH_MESSAGE_COUNT: 40}, "X", 40),
+        ({"end_ns": None}, "X start", 1),
         *(({semconv.MESSAGING_BATCH_MESSAGE_COUNT: invalid}, "X", 1) for invalid in (0, -3, "x")),
     ],
     ids=["batch", "start", "batch of none", "negative count", "no count"],

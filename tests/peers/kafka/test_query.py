@@ -45,9 +45,13 @@ def _search(kafka, topic, arrivals, *msg_ids, key=None):
 @pytest.mark.parametrize(
     ("first", "last", "expected"),
     [
-        *((None, None, range(12)), (3, 5, range(3, 6))),
-        *((3, None, range(3, 12)), (11, None, [11]), (20, None, [])),
-        *((None, 2, range(3)), (None, -1, [])),
+        (None, None, range(12)),
+        (3, 5, range(3, 6)),
+        (3, None, range(3, 12)),
+        (11, None, [11]),
+        (20, None, []),
+        (None, 2, range(3)),
+        (None, -1, []),
     ],
 )
 def test_messages_of_a_time_range_are_found(kafka, topic, begin_ms, first, last, expected):

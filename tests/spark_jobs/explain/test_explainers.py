@@ -318,7 +318,8 @@ def test_last_send_of_a_producer_is_not_traced_after_two_that_are_proven(events,
 @pytest.mark.parametrize(
     ("host", "group", "reason"),
     [
-        *((CLIENT, GROUP, UNEXPLAINED), (f"shop-1/{CLIENT}", f"ns1%{GROUP}", UNEXPLAINED)),
+        (CLIENT, GROUP, UNEXPLAINED),
+        (f"shop-1/{CLIENT}", f"ns1%{GROUP}", UNEXPLAINED),
         (None, GROUP, UNEXPLAINED),  # it may be of this very producer
         ("10.0.0.8", GROUP, NOT_TRACED),
         *((host, "PG_else", NOT_TRACED) for host in (CLIENT, None)),

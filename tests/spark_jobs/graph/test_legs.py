@@ -41,8 +41,11 @@ VALUES = {
     **{
         f"topic {topic!r:.12}": (verdict(topic=topic), {"via": via, "namespace": namespace, "bare_topic": bare})
         for topic, via, namespace, bare in [
-            *(("orders", None, None, "orders"), ("ns%orders", None, "ns", "orders"), ("a%b%c", None, "a", "b%c")),
-            *(("%RETRY%CG", "RETRY", None, "CG"), ("%DLQ%ns%CG", "DLQ", "ns", "CG")),
+            ("orders", None, None, "orders"),
+            ("ns%orders", None, "ns", "orders"),
+            ("a%b%c", None, "a", "b%c"),
+            ("%RETRY%CG", "RETRY", None, "CG"),
+            ("%DLQ%ns%CG", "DLQ", "ns", "CG"),
             ("%OTHER%CG", None, None, "%OTHER%CG"),
             *((unnamed, None, None, None) for unnamed in ("", None)),
             ("x" * 1_200, None, None, "x" * 1_000),
@@ -72,7 +75,7 @@ def test_row_without_an_id_is_a_message_of_its_own(tmp_path):
         parquet.write_table(part, path, row_group_size=2)
     legs = graph_legs.read_verdict_legs(paths)
     assert legs.equals(graph_legs.make_legs(rows))
-    made = [*(("span:t/s", False), ("row:f:3:0", False), ("row:f:3:0", False)), ("M1", True)]
+    made = [("span:t/s", False), ("row:f:3:0", False), ("row:f:3:0", False), ("M1", True)]
     assert [(leg["message"], leg["identified"]) for leg in legs.to_pylist()] == made
 
 

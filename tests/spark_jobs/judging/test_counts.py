@@ -223,8 +223,13 @@ def test_differing_values_of_slices_add_up(verdicts, counted, cut):
 @pytest.mark.parametrize(
     ("first_ms", "last_ms", "width_ms"),
     [
-        *((0, 10_000, 1_000), (0, 100_000, 5_000), (0, 86_400_000, 600_000), (0, 0, 1_000)),
-        *((0, 30 * 86_400_000, 10_800_000), (0, 289 * 86_400_000, 172_800_000), (None, None, 600_000)),
+        (0, 10_000, 1_000),
+        (0, 100_000, 5_000),
+        (0, 86_400_000, 600_000),
+        (0, 0, 1_000),
+        (0, 30 * 86_400_000, 10_800_000),
+        (0, 289 * 86_400_000, 172_800_000),
+        (None, None, 600_000),
     ],
 )
 def test_buckets_of_ten_minutes_are_narrower_in_a_short_run_and_wider_in_a_long_one(first_ms, last_ms, width_ms):

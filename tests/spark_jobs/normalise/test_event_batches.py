@@ -68,7 +68,10 @@ OWN |= {"region_id": "r", "msg_type": "Delay_Msg"}
 @pytest.mark.parametrize(
     ("given_id", "links", "ids"),
     [
-        *((None, [], [None]), ("null", [], [None]), ("x", [], ["x"]), ("a b,cd,", [], ["a b", "CD", None])),
+        (None, [], [None]),
+        ("null", [], [None]),
+        ("x", [], ["x"]),
+        ("a b,cd,", [], ["a b", "CD", None]),
         (ID.lower(), [{}], [ID]),
         (None, [{"messaging.message.id": "x"}, {"messaging.message.id": "y"}], ["x", "y"]),
         ("x", [{"messaging.message.id": "y"}, {"mqtrace.offset_msg_id": "p"}], ["y", "x"]),
@@ -101,8 +104,12 @@ def test_weaker_name_is_read_without_the_stronger():
 @pytest.mark.parametrize(
     ("thread", "group"),
     [
-        *(("g_1", "g"), ("a_b_1_22", "a_b_1"), ("g_1\r\n", "g")),
-        *(("g_1\n\n", None), ("g\u2028_1", None), ("g_x", None)),
+        ("g_1", "g"),
+        ("a_b_1_22", "a_b_1"),
+        ("g_1\r\n", "g"),
+        ("g_1\n\n", None),
+        ("g\u2028_1", None),
+        ("g_x", None),
     ],
 )
 def test_listener_thread_names_the_group(thread, group):
@@ -116,8 +123,13 @@ def test_listener_thread_names_the_group(thread, group):
 @pytest.mark.parametrize(
     ("own", "link", "kind", "expected"),
     [
-        *((1, 1, "process", True), (1, 257, "process", True), (1, 256, "process", False)),
-        *((1, 0, "process", None), (1, None, "process", None), (0, 257, "process", None), (1, 257, "send", None)),
+        (1, 1, "process", True),
+        (1, 257, "process", True),
+        (1, 256, "process", False),
+        (1, 0, "process", None),
+        (1, None, "process", None),
+        (0, 257, "process", None),
+        (1, 257, "send", None),
     ],
 )
 def test_delivery_has_the_sampled_flag_of_its_send(own, link, kind, expected):
@@ -204,8 +216,12 @@ def test_message_of_a_batch_has_its_own_position():
 # -- ids of positions -------------------------------------------------------------------------------------------------
 def test_position_that_one_send_names_is_resolved_to_its_message():
     sends = [
-        *(("publish", "A", "t-0@7"), ("publish", "B", "t-0@9"), ("publish", "C", "t-0@9")),  # a topic created anew
-        *(("recall", "D", "t-0@1"), ("publish", "E", "C0A8000100002A9F0000000000000042"), ("publish", None, "t-0@2")),
+        ("publish", "A", "t-0@7"),
+        ("publish", "B", "t-0@9"),
+        ("publish", "C", "t-0@9"),  # a topic created anew
+        ("recall", "D", "t-0@1"),
+        ("publish", "E", "C0A8000100002A9F0000000000000042"),
+        ("publish", None, "t-0@2"),
         ("publish", "t-0@3", "t-0@3"),  # by its place itself
     ]
     made = [{"side": "native", "kind": kind, "msg_id": msg_id, "offset_msg_id": place} for kind, msg_id, place in sends]

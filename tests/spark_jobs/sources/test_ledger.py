@@ -131,8 +131,11 @@ def collector(*counts, at=160, **labels) -> list[Point]:
         ([("exporter_enqueue_failed", "otlp", 12), ("receiver_refused", "otlp", 12)], {"enqueue_failed": 12}),
         (
             [
-                *(("receiver_refused", "a", 10), ("receiver_refused", "b", 10), ("processor_refused", "m", 15)),
-                *(("exporter_enqueue_failed", "otlp", 6), ("exporter_send_failed", "otlp", 3)),
+                ("receiver_refused", "a", 10),
+                ("receiver_refused", "b", 10),
+                ("processor_refused", "m", 15),
+                ("exporter_enqueue_failed", "otlp", 6),
+                ("exporter_send_failed", "otlp", 3),
             ],
             {"enqueue_failed": 6, "send_failed": 3, "processor_refused": 6, "receiver_refused": 5},
         ),

@@ -74,7 +74,8 @@ def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source
     [
         *((text, b"a") for text in ('  {"body_base64":"YQ"}  \r', '{"keys":NaN,"body_base64":"YQ"}')),
         (b'{"keys":"\xff","body_base64":"YQ"}', b"a"),
-        *(('{"body_base64":"YQ","body_base64":"Yg"}', b"b"), ('{"body_base64":1234}', base64.b64decode("1234"))),
+        ('{"body_base64":"YQ","body_base64":"Yg"}', b"b"),
+        ('{"body_base64":1234}', base64.b64decode("1234")),
     ],
 )
 def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
@@ -126,7 +127,7 @@ def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("tail", "is_torn"),
-    [*((b"", False), (b" \t", False), (b'{"body_base64":"YQ"}', False), (b'{"body_base64":"Y', True)), (b"[1]", True)],
+    [(b"", False), (b" \t", False), (b'{"body_base64":"YQ"}', False), (b'{"body_base64":"Y', True), (b"[1]", True)],
 )
 def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_torn):
     path = tmp_path / "x.jsonl"

@@ -72,8 +72,13 @@ def path(tmp_path):
 @pytest.mark.parametrize(
     ("begin", "numbers"),
     [
-        *(("first", [1]), ("second", [2, 3]), ("second two", [3]), ("last", [6]), ("nowhere", [])),
-        *(("\u2028 odd", [4]), ("\ufffd\ufffd bytes", [5])),
+        ("first", [1]),
+        ("second", [2, 3]),
+        ("second two", [3]),
+        ("last", [6]),
+        ("nowhere", []),
+        ("\u2028 odd", [4]),
+        ("\ufffd\ufffd bytes", [5]),
     ],
 )
 def test_line_is_found_by_its_beginning(path, begin, numbers):
