@@ -135,7 +135,7 @@ class ClientInstrumentor:
         """Operations that never became a span in this process, by reason; for spans see the processor's ``stats()``.
 
         ``transaction_too_long`` counts messages without an ``end_transaction`` span, ``handed_over_unhandled`` messages
-        without their ``process`` block, ``outcome_too_late`` failed blocks after the span's end, ``failed in …`` our
+        without their ``process`` block, ``outcome_too_late`` failures after the span's end, ``failed in …`` our
         own failures.
         """
         from otel_mqtrace.hooks.outcome import missing_counts  # noqa: PLC0415 - loaded with the clients

@@ -76,7 +76,28 @@ class Handling:
 
     def failed(self) -> None:
         """Set the outcome of a message that was not handled and should be delivered again."""
-        self.code = ContextCode.FAILED
+        self.outcome(ContextCode.FAILED)
+
+
+class PolledHandling(Handling):
+    """The outcome of a message whose span ends with its consumer's next poll: a failure that is set later is counted.
+
+    ``is_over``: whether that is known already; else the span shows it.
+    """
+
+    __slots__ = ("is_over",)
+
+    def __init__(self, span: Span = trace.INVALID_SPAN, *, is_over: bool = False) -> None:
+        super().__init__(span)
+        self.is_over = is_over
+
+    def outcome(self, code: ContextCode | str) -> None:
+        """Set the outcome, as in general."""
+        super().outcome(code)
+        has_ended = self.span.get_span_context().trace_flags.sampled and not self.span.is_recording()
+        if (self.is_over or has_ended) and self.code is not ContextCode.SUCCESS:
+            count_missing(OUTCOME_TOO_LATE)
+            _warn_of_late_outcome()
 
 
 def code_of(outcome: object) -> ContextCode:
@@ -93,6 +114,15 @@ def code_of(outcome: object) -> ContextCode:
 def _warn(word: str) -> None:
     known = ", ".join(ContextCode.__members__)
     _log.warning("mqtrace: unknown outcome %s: use one of %s; RETURNNULL is recorded", word, known)
+
+
+@lru_cache(maxsize=1)
+def _warn_of_late_outcome() -> None:
+    _log.warning(
+        "mqtrace: an outcome was set after the next poll had ended the span of its message: handle messages of other "
+        "threads and tasks in process(message) (logged once; counted as %s in unrecorded)",
+        OUTCOME_TOO_LATE,
+    )
 
 
 def is_failed(span: Span) -> bool:
@@ -221,7 +251,7 @@ def _end_last() -> None:
 UNHANDLED: Final = "handed_over_unhandled"
 """Messages left to ``process()`` blocks that never came."""
 OUTCOME_TOO_LATE: Final = "outcome_too_late"
-"""Blocks that failed around a message whose span had ended with the next poll."""
+"""Failures, of blocks or by ``process.failed()``, of messages whose spans had ended with the next poll."""
 TOO_LONG: Final = "transaction_too_long"
 """Messages whose transaction was too long for each of them to have a span of its end."""
 _missing: Final = dict.fromkeys((TOO_LONG, UNHANDLED, OUTCOME_TOO_LATE), 0)

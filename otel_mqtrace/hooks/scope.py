@@ -14,7 +14,7 @@ from opentelemetry import context, trace
 from opentelemetry.context import Context
 
 from otel_mqtrace._workers import process_generation
-from otel_mqtrace.hooks.outcome import Handling, SingleEnd, defer_end
+from otel_mqtrace.hooks.outcome import Handling, PolledHandling, SingleEnd, defer_end
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.span import UnsampledSpan
 
@@ -61,15 +61,22 @@ def processing_context(base: Context, handled: Handling) -> Context:
 
 def handled_here() -> Handling | None:
     """Return the handling of the message being processed here, in a task or a nested span of it as well."""
-    handled: Any = context.get_current().get(_HANDLED)
-    return None if handled is None else handled.handling
+    current = context.get_current()
+    handled: Any = current.get(_HANDLED)
+    if handled is not None:
+        found: Handling = handled.handling
+        return found
+    return PolledHandling(is_over=True) if getattr(current, "is_revoked", False) else None
 
 
 class RevocableContext(Context):
     """A context that its owner can revoke, wherever it went: it then reads as the previous one."""
 
+    is_revoked = False
+
     def revoke(self, previous: Context) -> None:
         """Read as ``previous`` from now on."""
+        self.is_revoked = True
         dict.update(self, previous)
         for name in self.keys() - previous.keys():
             dict.pop(self, name, None)
@@ -158,7 +165,7 @@ class ProcessSpan(SingleEnd):
     def handling(self) -> Handling:
         """What ``process.current()`` returns while the messages are handled."""
         if self.known_handling is None:
-            self.known_handling = Handling(self.span)
+            self.known_handling = PolledHandling(self.span)
         return self.known_handling
 
     @property

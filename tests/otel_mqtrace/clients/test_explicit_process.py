@@ -1,5 +1,6 @@
 """Blocks of process() around messages, and the registry that finds the consumer of a message."""
 
+import contextvars
 import copy
 import gc
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from opentelemetry import baggage, trace
 from otel_mqtrace import process
 from otel_mqtrace._workers import LiveObjects
 from otel_mqtrace.clients.state import MessageRegistry
+from otel_mqtrace.hooks import outcome
 from otel_mqtrace.hooks.outcome import missing_counts
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
@@ -149,6 +151,27 @@ def test_late_blocks_have_the_ended_span_and_the_baggage_and_turn_the_explicit_m
     assert [span.attributes["messaging.kafka.offset"] for span in ended] == [0, 1, 2, 3, 4]
     assert {trace_context_of(span).context_code for span in ended} == {ContextCode.SUCCESS}
     assert caplog.text.count("is left to its blocks (MQTRACE_PROCESS_SPANS=explicit") == 1
+
+
+@pytest.mark.parametrize("headers", [[], [TRACEPARENT, ("baggage", "tenant=7")]], ids=["recorded", "with a span"])
+def test_outcome_set_after_the_next_poll_is_counted(consuming, spans, unhandled, caplog, headers):
+    outcome._warn_of_late_outcome.cache_clear()
+    consumer = consuming(*[{"value": b"x", "headers": headers}] * 3)
+    poll(consumer)
+    inherited, kept = contextvars.copy_context(), process.current()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(
+            poll, consumer
+        ).result()  # another thread ends the span, and revokes the context that is current here
+        process.outcome("SUCCESS")
+        process.failed()
+        pool.submit(poll, consumer).result()
+        inherited.run(process.failed)
+        kept.failed()
+    consumer.close()
+    assert unhandled() == {"outcome_too_late": 3}
+    assert {span.attributes["mqtrace.context_code"] for span in spans.take_all()} == {"SUCCESS"}
+    assert caplog.text.count("an outcome was set after the next poll") == 1
 
 
 class Thing:
