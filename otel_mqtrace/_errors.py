@@ -12,6 +12,11 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The system errors of a full disk, a used-up quota, and a file beyond ``ulimit -f``."""
 
 
+def describe_reason(error: object) -> str:
+    """Return the text of an error; of one of the system, without its number."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 def describe_write_fix(error: OSError, elsewhere: str) -> str:
     """Return how to fix that a file cannot be written; ``elsewhere`` says how to have it written somewhere else."""
     if error.errno == errno.EFBIG:

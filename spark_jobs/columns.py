@@ -28,6 +28,7 @@ Ints: TypeAlias = "npt.NDArray[Any]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 _Item = TypeVar("_Item")
+_Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 _MOST_CODES: Final = 1 << 62
 
 
@@ -137,6 +138,12 @@ def take_groups(
             some, held_rows, held = [], 0, 0
     if some:
         yield some
+
+
+def take_filled(parts: Iterable[_Rows], *, rows: int, size: int) -> Iterator[list[_Rows]]:
+    """Yield tables or batches as :func:`take_groups` does, by their rows and bytes; empty ones are left out."""
+    filled = (part for part in parts if part.num_rows)
+    return take_groups(filled, lambda part: (part.num_rows, part.nbytes), rows=rows, size=size)
 
 
 def make_batch(columns: Mapping[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch:

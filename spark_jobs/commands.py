@@ -63,10 +63,15 @@ def repeat_options(arguments: Iterable[str]) -> list[str]:
             if current is not None and not fresh:
                 repeated.append(current)
             fresh = False
-        if current is not None and not word.removeprefix(f"{current}=").strip():
-            raise UsageError(f"{current} is empty: name a file or a directory, or leave it out")
+        if current is not None:
+            _refuse_empty(current, word.removeprefix(f"{current}="))
         repeated.append(word)
     return repeated
+
+
+def _refuse_empty(option: str, text: str) -> None:
+    if not text.strip():
+        raise UsageError(f"{option} is empty: name a file or a directory, or leave it out")
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
@@ -304,9 +309,10 @@ reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # t
 
 def _path_of(text: str | None, option: str) -> AnyPath | None:
     """Return the path that an option names, ``None`` without the option."""
-    if text is not None and not text.strip():
-        raise UsageError(f"{option} is empty: name a file or a directory, or leave it out")
-    return None if text is None else parse_directory(text, option=option)
+    if text is None:
+        return None
+    _refuse_empty(option, text)
+    return parse_directory(text, option=option)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from bridge.addresses import check_stores
 from bridge.storage import use_settings
-from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError, PeerError, UsageError
+from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError, PeerError, UsageError, describe_reason
 from otel_mqtrace._program import delay_interrupt
 from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.package import write_package
@@ -319,8 +319,7 @@ def _reach(server: str, url: str, *addresses: str) -> None:
                 return
         except (OSError, ValueError) as error:
             reason = error
-    why = getattr(reason, "strerror", None) or reason
-    raise PeerError(f"no {server} answers at {url}: {why}; check the address") from reason
+    raise PeerError(f"no {server} answers at {url}: {describe_reason(reason)}; check the address") from reason
 
 
 @cache

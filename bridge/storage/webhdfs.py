@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 from pyarrow.fs import FileInfo, FileType
 
 from bridge.storage.ranged_files import RangedFiles, error_of_java, file_info
+from otel_mqtrace._errors import describe_reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,8 +136,7 @@ def _request(verb: str, url: str, content: bytes | memoryview | None = None) -> 
     except HTTPError as error:
         raise _refusal(error) from None
     except (OSError, HTTPException) as error:
-        cause = getattr(error, "reason", error)
-        reason = getattr(cause, "strerror", None) or cause
+        reason = describe_reason(getattr(error, "reason", error))
         raise ConnectionError(111, f"no WebHDFS at {url.partition('/webhdfs')[0]}: {reason}") from error
 
 

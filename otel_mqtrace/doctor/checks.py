@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from otel_mqtrace._errors import describe_install
+from otel_mqtrace._errors import describe_install, describe_reason
 from otel_mqtrace.clients.patching import INSTRUMENTATIONS
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY, captured_logs
@@ -287,7 +287,7 @@ def _probe_socket(endpoint: str) -> str | None:
         port = parts.port or _PORTS.get(parts.scheme, 4317)
         socket.create_connection((parts.hostname or "localhost", port), _TIMEOUT_S).close()
     except (OSError, ValueError) as error:
-        return getattr(error, "strerror", None) or str(error)
+        return describe_reason(error)
     return None
 
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace._errors import UsageError, describe_install
+from otel_mqtrace._errors import UsageError, describe_install, describe_reason
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ def run_command(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int
         try:
             process = subprocess.Popen(command, env={**environ, REPORT_DIRECTORY: directory})
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
             raise UsageError(
-                f"{shlex.quote(command[0])} cannot be started: {why}; name a program that can be run"
+                f"{shlex.quote(command[0])} cannot be started: {describe_reason(error)}; name a program that can be run"
             ) from error
         with _passing_signals_to(process):
             code = process.wait()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import seconds_until
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import PeerError, UsageError, describe_reason
 from otel_mqtrace.rocketmq.commands import FrameReader, ProtocolError, encode_command
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Connection:
             self._socket = socket.create_connection(read_address(address), timeout=timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ValueError, UsageError) as error:  # an address from a route may be malformed
-            raise SilentError(f"{address} cannot be reached ({_reason_of(error)})") from error
+            raise SilentError(f"{address} cannot be reached ({describe_reason(error)})") from error
 
     def post(self, command: Command, timeout_s: float) -> int:
         """Send ``command`` and return its number, for :meth:`answer`.
@@ -56,7 +56,7 @@ class Connection:
             self._socket.sendall(encode_command(replace(command, opaque=number)))
         except OSError as error:
             self.shut()  # half a frame may be out: nothing more can follow it
-            raise SilentError(f"{self.address} takes no request ({_reason_of(error)})") from error
+            raise SilentError(f"{self.address} takes no request ({describe_reason(error)})") from error
         self._answers[number] = None
         return number
 
@@ -111,7 +111,7 @@ class Connection:
             if isinstance(error, BlockingIOError) or (isinstance(error, TimeoutError) and error.errno is None):
                 return False
             self.shut()
-            raise SilentError(f"{self.address} broke the connection ({_reason_of(error)})") from error
+            raise SilentError(f"{self.address} broke the connection ({describe_reason(error)})") from error
         except ProtocolError as error:
             self.shut()
             raise ProtocolError(f"{self.address} does not answer as RocketMQ does: {error}") from error
@@ -123,11 +123,6 @@ class Connection:
             if command.is_response and command.opaque in self._answers:
                 self._answers[command.opaque] = command
         return True
-
-
-def _reason_of(error: Exception) -> str:
-    """Return the system's words without its number."""
-    return str(getattr(error, "strerror", None) or error)
 
 
 def read_address(address: str) -> tuple[str, int]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from bridge.storage import committed, list_files, open_parquet, read_row_groups, remove_tree
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.reading import EventSide, join_small, open_rows
+from spark_jobs.jobs.reading import EventSide, join_groups, open_rows
 from spark_jobs.judging.facts import Survey, survey
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sums import greatest, sum_of
@@ -203,7 +203,7 @@ def _join_files(paths: Sequence[str], directory: AnyPath) -> tuple[str, ...]:
     for number, some in parts:
         groups = (rows.cast(NORMALISED) for path, _ in some for rows in read_row_groups(path, NORMALISED.names))
         with open_rows(str(directory / f"part-{number:05d}.parquet")) as write:
-            for joined in join_small(groups):
+            for joined in join_groups(groups):
                 write(joined)
                 del joined  # not held while the next ones are read
     return tuple(list_files(directory))

@@ -20,7 +20,7 @@ from bridge.storage import committed, make_directory, remove_tree
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
-from spark_jobs.columns import pc, take_groups, where
+from spark_jobs.columns import pc, take_filled, where
 from spark_jobs.exchange.packing import REPEATED
 from spark_jobs.judging.columns import identified_by_offset
 from spark_jobs.judging.facts import Survey, survey
@@ -64,7 +64,7 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
     """
     read = EventSide() if read is None else read
     with open_rows(path) as write:
-        for rows in join_small(map(partial(_count_events, read), batches)):
+        for rows in join_groups(map(partial(_count_events, read), batches)):
             read.survey = sum_of(Survey, [read.survey, survey(rows)])
             read.files = (path,)
             write(rows)
@@ -84,11 +84,9 @@ def _count_events(read: EventSide, batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([rows])
 
 
-def join_small(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def join_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield the same rows in tables that are worth a row group, none of them empty."""
-    filled = (rows for rows in tables if len(rows))
-    groups = take_groups(filled, lambda rows: (len(rows), rows.nbytes), rows=_GROUP_ROWS, size=_GROUP_BYTES)
-    yield from map(pa.concat_tables, groups)
+    yield from map(pa.concat_tables, take_filled(tables, rows=_GROUP_ROWS, size=_GROUP_BYTES))
 
 
 @contextmanager

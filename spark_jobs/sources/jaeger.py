@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from bridge.addresses import Kind, parse_address
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
+from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError, describe_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -156,9 +156,8 @@ def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[
         fix = "give the port of its page" if refusal.code == _NOT_FOUND else "see its log"
         raise PeerError(f"the Jaeger at {address.server} refused /api/v3/{what}: {refusal}; {fix}") from refusal
     except (OSError, ValueError, HTTPException, RecursionError) as error:  # such as a port of gRPC, a cut answer
-        reason = getattr(error, "reason", None) or error
-        why = getattr(reason, "strerror", None) or reason
-        raise PeerError(f"no Jaeger answers at {address.server}: {why}; give the port of its page") from error
+        reason = describe_reason(getattr(error, "reason", None) or error)
+        raise PeerError(f"no Jaeger answers at {address.server}: {reason}; give the port of its page") from error
     if not isinstance(found, dict):
         raise PeerError(f"{address.server} is not the query API of Jaeger (/api/v3); give the port of its page")
     return found

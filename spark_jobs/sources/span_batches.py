@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from bridge.otlp.values import LONG_MAX, text_attributes
-from spark_jobs.columns import take_groups
+from spark_jobs.columns import take_filled, take_groups
 from spark_jobs.schemas import SPAN, bad_piece
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def join_small(batches: Iterable[pa.RecordBatch], *, most_bytes: int = _BATCH_BY
 
     Batches are joined until they hold 2,000 rows or ``most_bytes``.
     """
-    filled = (batch for batch in batches if batch.num_rows)
-    for some in take_groups(filled, lambda batch: (batch.num_rows, batch.nbytes), rows=_BATCH_ROWS, size=most_bytes):
+    for some in take_filled(batches, rows=_BATCH_ROWS, size=most_bytes):
         yield from some if len(some) == 1 else pa.Table.from_batches(some).combine_chunks().to_batches()
 
 
