@@ -36,7 +36,6 @@ from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge.forwarder.native_delivery import NativeCounts
     from bridge.forwarder.service import ForwardCounts
     from bridge.forwarder.trace_source import TraceSource
     from bridge.storage import AnyPath
@@ -324,8 +323,8 @@ def _print_pass(
         read, place = plural(passed.messages, "message"), without_password(options.source)
         typer.echo(f"mqtrace: warning: no trace record in {read} of --source {place}: name a trace topic", err=True)
     if measures.rejected and isinstance(spans, SpanForwarding):
-        rejected = plural(measures.rejected, "span was", "spans were")
-        typer.echo(f"mqtrace: warning: {rejected} {_describe_rejection(spans)}", err=True)
+        rejected = f"{plural(measures.rejected, 'span')} {_describe_rejection(spans)}"
+        typer.echo(f"mqtrace: warning: {rejected}", err=True)
     if options.once:
         return
     if source.new_bad:
@@ -341,10 +340,8 @@ def _describe_pass(passed: ForwardCounts, spans: _Forwarding) -> str:
     messages = plural(passed.messages, "trace message")
     if spans is None:
         return f"{messages} committed"
-    pending = spans.counts.pending
-    waiting = plural(pending, "record waits for its other half", "records wait for their other half")
-    uncommitted = ", uncommitted" if pending else ""
-    return f"{messages} read, {plural(passed.spans, 'span')} accepted, {waiting}{uncommitted}"
+    read = f"{messages} read, {plural(passed.spans, 'span')} accepted"
+    return f"{read}, {plural(spans.counts.pending, 'record')} {_PENDING}"
 
 
 def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding) -> str:
@@ -360,49 +357,76 @@ def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding) -> 
 
 
 def _as_text(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, options: ForwardOptions) -> str:
+    notes = (f"; {plural(number, noun)} {what}" for number, noun, what in _notes(source, spans) if number)
+    return _describe_totals(counts, spans, options) + "".join(notes) + _nothing_new(counts, source, options)
+
+
+def _describe_totals(counts: ForwardCounts, spans: _Forwarding, options: ForwardOptions) -> str:
     if isinstance(spans, NativeForwarding):
-        return _native_text(counts, source, spans.counts, options)
-    text, notes = f"{plural(counts.messages, 'trace message')} ({plural(counts.body_bytes, 'byte')})", []
+        native = spans.counts
+        read = f"{plural(native.spans, 'span')} ({plural(counts.messages, 'OTLP message')})"
+        written = f"{plural(native.records, 'record')} in {plural(native.trace_messages, 'trace message')}"
+        return f"{read} as {written} to {options.native}"
+    text = f"{plural(counts.messages, 'trace message')} ({plural(counts.body_bytes, 'byte')})"
     if options.landing is not None:
         text += f" in {plural(counts.parts, 'part')} of {options.landing}"
     if spans is not None:
         records, made = plural(spans.counts.records, "record"), plural(spans.counts.spans, "span")
         text += f"; {records} as {made} to {without_password(options.otlp_endpoint or '')}"
-        notes = _noteworthy(spans)
-    none = f"no trace message{_first(source.first_bad)}"
-    notes.append((source.bad_bodies, f"line or file holds {none}", f"lines or files hold {none}"))
-    return text + _join_notes(notes, source) + _nothing_new(counts, source, options)
+    return text
 
 
-def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCounts, options: ForwardOptions) -> str:
-    text = (
-        f"{plural(native.spans, 'span')} ({plural(counts.messages, 'OTLP message')}) as "
-        f"{plural(native.records, 'record')} in {plural(native.trace_messages, 'trace message')} to {options.native}"
-    )
-    without_record = [(number, f"without a record: {scope}") for scope, number in sorted(native.without_record.items())]
-    refused = [
-        (number, f"refused: {reason}{_first(native.first_refused[reason])}")
-        for reason, number in sorted(native.refused.items())
-    ]
-    not_traces = f"not OTLP traces{_first(source.first_bad)}"
-    cut = _first(next((f"{name}:{number}" for name, number in sorted(source.cut_files.items())), ""))
-    notes = [
-        *((number, f"span {why}", f"spans {why}") for number, why in without_record),
-        (native.bad_spans, "span could not be read", "spans could not be read"),
+_Note = tuple[int, str, str]
+"""A number, the noun for what it counts, and words that follow the noun of one or of several."""
+_PENDING: Final = "waiting for the other half, uncommitted"
+
+
+def _notes(source: TraceSource, spans: _Forwarding) -> list[_Note]:
+    """Return what the summary mentions where it is not 0."""
+    notes: list[_Note] = []
+    unreadable, wanted = source.bad_bodies, "a trace message"
+    if isinstance(spans, SpanForwarding):
+        notes = [
+            (spans.counts.halves, "span", "with one half only"),
+            (spans.counts.overflowed, "record", "sent without the other half because too many records waited"),
+            (spans.counts.pending, "record", _PENDING),
+            (spans.counts.repeated, "record", "repeating another"),
+            (spans.counts.bad_records, "bad record", "without a span"),
+            (spans.counts.rejected, "span", _describe_rejection(spans)),
+        ]
+    elif spans is not None:
+        native = spans.counts
+        unreadable, wanted = unreadable + native.unreadable, "OTLP traces"
+        notes = [(each, "span", f"without a record: {scope}") for scope, each in sorted(native.without_record.items())]
+        notes += [
+            (each, "record", f"refused: {reason}{_first(native.first_refused[reason])}")
+            for reason, each in sorted(native.refused.items())
+        ]
+        notes += [
+            (native.bad_spans, "span", "that could not be read"),
+            (native.replaced, "separator character", "written as _"),
+        ]
+    cut = ":".join(map(str, min(source.cut_files.items(), default=())))
+    changed = min(source.changed_files, default="")
+    return [
+        *notes,
+        (unreadable, "piece", f"of input without {wanted}{_first(source.first_bad)}"),
+        (len(source.cut_files), "file", f"cut inside a message{_first(cut)}: run again when it is complete"),
         (
-            native.unreadable + source.bad_bodies,
-            f"message or file is {not_traces}",
-            f"messages or files are {not_traces}",
+            len(source.changed_files),
+            "file",
+            f"changed after forwarding and not read again{_first(changed)}: give new content a new file name",
         ),
-        *((number, f"record {why}", f"records {why}") for number, why in refused),
-        (
-            len(source.cut_files),
-            f"file ends inside a message{cut}: run again when it is complete",
-            f"files end inside a message{cut}: run again when they are complete",
-        ),
-        (native.replaced, "separator character written as _", "separator characters written as _"),
+        (source.trimmed, "offset", "trimmed before"),
     ]
-    return text + _join_notes(notes, source) + _nothing_new(counts, source, options)
+
+
+def _describe_rejection(spans: SpanForwarding) -> str:
+    return f"rejected by the receiver{f' ({visible(spans.rejection)})' if spans.rejection else ''}"
+
+
+def _first(place: str) -> str:
+    return f"; first: {place}" if place else ""
 
 
 def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOptions) -> str:
@@ -413,47 +437,3 @@ def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOpt
         return f"; --source {without_password(options.source)} holds no {wanted}"
     read = f"it has forwarded all of --source {without_password(options.source)}, wherever that went"
     return f"; nothing new for group {options.group}: {read}; use another --group to start over"
-
-
-_Note = tuple[int, str, str]
-"""A number and what it counts, of one and of several."""
-
-
-def _join_notes(notes: list[_Note], source: TraceSource) -> str:
-    changed, first = source.changed_files, min(source.changed_files, default="")
-    not_read = f"not read again; first: {first}: give new content a new file name"
-    noted = (
-        *notes,
-        (
-            len(changed),
-            f"file changed since it was forwarded and was {not_read}",
-            f"files changed since they were forwarded and were {not_read}",
-        ),
-        (source.trimmed, "offset had been trimmed before", "offsets had been trimmed before"),
-    )
-    return "".join(f"; {plural(*note)}" for note in noted if note[0])
-
-
-def _first(place: str) -> str:
-    return f"; first: {place}" if place else ""
-
-
-def _describe_rejection(spans: SpanForwarding) -> str:
-    return f"rejected by the receiver{f' ({visible(spans.rejection)})' if spans.rejection else ''}"
-
-
-def _noteworthy(spans: SpanForwarding) -> list[_Note]:
-    counts, overflowed = spans.counts, "of them because too many records waited"
-    by_receiver = _describe_rejection(spans)
-    return [
-        (counts.halves, "span has one half only", "spans have one half only"),
-        (counts.overflowed, overflowed, overflowed),
-        (
-            counts.pending,
-            "record waits for its other half, uncommitted",
-            "records wait for their other half, uncommitted",
-        ),
-        (counts.repeated, "record repeated another", "records repeated others"),
-        (counts.bad_records, "bad record has no span", "bad records have no span"),
-        (counts.rejected, f"span was {by_receiver}", f"spans were {by_receiver}"),
-    ]

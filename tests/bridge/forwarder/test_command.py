@@ -69,8 +69,8 @@ def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
     assert main(["forward", *_options(topic, receiver, "--once", *options)]) == 0
     out, err = (" ".join(text.split()) for text in capsys.readouterr())
     summary = rf"1 trace message \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
-    rejected = "1 span was rejected by the receiver"
-    assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 span has one half only; {rejected}", out)
+    rejected = "1 span rejected by the receiver"
+    assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 span with one half only; {rejected}", out)
     assert err == f"mqtrace: warning: {rejected}"
     contents = [(service, b"kafka" in span) for spans in receiver.contents().values() for service, span in spans]
     assert contents == [("mq", True)] * 2
@@ -113,12 +113,12 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
     options = _options(topic, receiver, "--state", str(tmp_path))
     with running_forward(*options) as process:
         assert process.stderr.readline() == (
-            "mqtrace: 3 trace messages read, 2 spans accepted, 1 record waits for its other half, uncommitted\n"
+            "mqtrace: 3 trace messages read, 2 spans accepted, 1 record waiting for the other half, uncommitted\n"
         )
         process.send_signal(number)
         out, _ = process.communicate()
     assert process.returncode == 0
-    assert "1 record waits for its other half, uncommitted" in out
+    assert "1 record waiting for the other half, uncommitted" in out
     assert _committed(topic) == [0, 1]
     topic.send(body_of(after()), partition=1)
     assert main(["forward", *options, "--once"]) == 0
@@ -324,8 +324,8 @@ def test_source_without_messages_is_said_to_hold_none(target, wanted, tmp_path, 
     out = capsys.readouterr().out
     assert "--source empty holds no" not in out
     passed_over = {
-        "--landing": "; 2 lines or files hold no trace message; first: a.jsonl:1: body_base64 missing\n",
-        "--native": "; 1 message or file is not OTLP traces; first: a.jsonl: cannot detect the format of ",
+        "--landing": "; 2 pieces of input without a trace message; first: a.jsonl:1: body_base64 missing\n",
+        "--native": "; 1 piece of input without OTLP traces; first: a.jsonl: cannot detect the format of ",
     }
     assert passed_over[target] in out
 
@@ -343,7 +343,7 @@ def test_file_that_changed_after_it_was_forwarded_is_named_at_every_run(tmp_path
         assert main(options) == 0
         _, words = capsys.readouterr().out.strip().split("; ", 1)
         assert words == (
-            "1 file changed since it was forwarded and was not read again; first: a.bin: give new content a new file name"
+            "1 file changed after forwarding and not read again; first: a.bin: give new content a new file name"
         )
     assert main([*options, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unreadable_bodies"] == 1

@@ -209,7 +209,7 @@ def test_refused_record_and_cut_file_are_named_with_the_fix(source, tmp_path, ca
     assert run(ForwardOptions(source=str(source), native=str(tmp_path / "out"), once=True)) == 0
     assert capsys.readouterr().out.partition("TRACE_TRAFFIC; ")[2] == (
         "1 record refused: encode_error; first: otlp.jsonl:1: body_length: 4294967296 does not fit the 32 bits of "
-        "the format: correct the span's attribute where it is set, or give another --dialect; 1 file ends inside a "
+        "the format: correct the span's attribute where it is set, or give another --dialect; 1 file cut inside a "
         "message; first: otlp.jsonl:2: run again when it is complete\n"
     )
 
