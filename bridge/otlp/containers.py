@@ -44,7 +44,7 @@ MOST_CHARACTERS: Final = 64 << 20
 """The longest document; a parser needs some twenty times as much memory for it."""
 _PIECE_BYTES: Final = 1 << 20
 _DECODER: Final = json.JSONDecoder(parse_int=float)  # no number is too long for it
-_BETWEEN: Final = re.compile(r"[\s,\ufeff]*")
+_CONTENT: Final = re.compile(r"[^\s,\ufeff]")  # commas and byte order marks may stand between documents
 _TORN_TEXT: Final = "Unterminated string"  # the decoder's message for a cut text
 _LONGEST_TOKEN: Final = 32  # of any token but a text or a huge number
 
@@ -60,67 +60,35 @@ class Document:
 
 def documents(file: BinaryIO, *, most_characters: int = MOST_CHARACTERS) -> Iterator[Document]:
     """Yield the documents in ``file``; what is none comes as the line it begins on, and reading goes on behind that."""
-    text = _Text(file, most_characters)
-    while text.skip():
-        end = _end_of_document(text)
-        is_document = end is not None
-        end = text.end_of_line() if end is None else end
-        is_cut = not is_document and text.is_whole and end == len(text.held) and not text.held.endswith("\n")
-        yield Document(text.take(end), is_document, is_cut)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    held, at, is_whole = "", 0, False
+    while not is_whole or at < len(held):
+        content = _CONTENT.search(held, at)
+        at = content.start() if content else len(held)
+        left = len(held) - at
+        can_grow = not is_whole and left < most_characters
+        found = _first_piece(held, at, can_grow=can_grow) if left else None
+        if found is not None:
+            end, is_document = found
+            is_cut = not is_document and is_whole and end == len(held) and not held.endswith("\n")
+            yield Document(held[at:end], is_document, is_cut)
+            at = end
+        elif can_grow:  # by as much again as is left, so that parsing anew costs twice at most
+            data = file.read(max(_PIECE_BYTES, min(left, most_characters - left)))
+            is_whole = not data
+            held, at = held[at:] + decoder.decode(data, final=is_whole), 0
 
 
-def _end_of_document(text: _Text) -> int | None:
-    """Return where the document that text begins with ends, ``None`` when it begins with none."""
-    while True:
-        try:
-            return _DECODER.raw_decode(text.held, text.at)[1]
-        except RecursionError:
-            return None
-        except json.JSONDecodeError as error:
-            torn = error.msg.startswith(_TORN_TEXT) or error.pos >= len(text.held) - _LONGEST_TOKEN
-            if not torn or not text.grow():
-                return None
-
-
-class _Text:
-    """The characters of a file that were read: those before ``at`` are taken."""
-
-    def __init__(self, file: BinaryIO, most_characters: int) -> None:
-        self.held, self.at, self.is_whole = "", 0, False
-        self._file, self._most = file, most_characters
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def grow(self) -> bool:
-        """Read as much again as is left, so that parsing anew costs twice at most; ``False`` when that cannot be."""
-        left = len(self.held) - self.at
-        if self.is_whole or left >= self._most:
-            return False
-        data = self._file.read(max(_PIECE_BYTES, min(left, self._most - left)))
-        self.is_whole = not data
-        self.held, self.at = self.held[self.at :] + self._decoder.decode(data, final=self.is_whole), 0
-        return not self.is_whole
-
-    def skip(self) -> bool:
-        """Pass over blanks, commas between documents and a byte order mark; ``False`` when nothing is left."""
-        while True:
-            found = _BETWEEN.match(self.held, self.at)
-            self.at = self.at if found is None else found.end()
-            if self.at < len(self.held):
-                return True
-            if not self.grow():
-                return self.at < len(self.held)
-
-    def end_of_line(self) -> int:
-        """Return where the line at hand ends, its newline included: at the latest where the text held does."""
-        while not (end := self.held.find("\n", self.at) + 1):
-            if not self.grow():
-                return len(self.held)
-        return end
-
-    def take(self, end: int) -> str:
-        """Return the characters up to ``end``."""
-        taken, self.at = self.held[self.at : end], end
-        return taken
+def _first_piece(text: str, at: int, *, can_grow: bool) -> tuple[int, bool] | None:
+    """Return where the document or line at ``at`` ends and whether it is a document; ``None`` if more text decides."""
+    try:
+        return _DECODER.raw_decode(text, at)[1], True
+    except RecursionError:
+        is_torn = False
+    except json.JSONDecodeError as error:
+        is_torn = error.msg.startswith(_TORN_TEXT) or error.pos >= len(text) - _LONGEST_TOKEN
+    end = text.find("\n", at) + 1
+    return None if can_grow and (is_torn or not end) else (end or len(text), False)
 
 
 NOT_TRACES: Final = "not OTLP traces"
