@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_jobs.columns import is_known, is_true
 from spark_jobs.explain import rules
 from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
-from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal
+from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_equal
 from spark_jobs.policy.profiles import (
     CALL_WITHOUT_REGION,
     LITE_PULL,
@@ -31,7 +31,7 @@ from spark_jobs.policy.profiles import (
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from spark_jobs.columns import Column, Mask
     from spark_jobs.explain.evidence import Evidence, WantedKeys
@@ -133,8 +133,8 @@ class Explainer:
         details: the ``reason_detail`` that it can give.
         find: the rule: returns for each row the place of its detail, counted from 1; 0 where it does not apply.
         confirm: narrows these rows down to those that the whole residue confirms; ``None`` keeps all.
-        of_carried: off where absence from this run's input is the evidence: that proves nothing about a key that an
-            earlier run left open.
+        excludes: returns the keys of earlier runs of which it explains none, where absence from this run's input is
+            the evidence; ``None`` excludes no key.
         design: the rule of the capability matrix, which holds for some writers only; ``None`` holds for all.
     """
 
@@ -142,7 +142,7 @@ class Explainer:
     details: tuple[str, ...]
     find: Callable[[ResidueRows], rules.Found]
     confirm: Callable[[rules.Residue], Mask] | None = None
-    of_carried: bool = True
+    excludes: Callable[[Mapping[str, Column]], Mask] | None = None
     design: ByDesign | None = None
 
     def apply(self, rows: ResidueRows) -> rules.Found:
@@ -153,20 +153,34 @@ class Explainer:
         return self.find(rows) & rows.may_concern(self.design) if is_concerned else rows.none()
 
 
+def _is_carried(columns: Mapping[str, Column]) -> Mask:
+    return is_known(either(columns, "first_seen_run"))
+
+
+def _is_only_carried(columns: Mapping[str, Column]) -> Mask:
+    """Return which keys an earlier run left open and this run does not read again."""
+    return is_known(either(columns, "left_as"))
+
+
 def _by_design(design: ByDesign, find: Callable[[ResidueRows], rules.Found], **options: Any) -> Explainer:
     return Explainer(Reason.BY_DESIGN, (design.rule,), find, design=design, **options)
 
 
 EXPLAINERS: Final = (
     _by_design(NO_TRACE_CONTEXT, rules.find_untraced_sends),
-    _by_design(PRODUCER_NOT_TRACED, rules.find_unrecorded_producers, confirm=rules.confirm_producers, of_carried=False),
+    _by_design(
+        PRODUCER_NOT_TRACED,
+        rules.find_unrecorded_producers,
+        confirm=rules.confirm_producers,
+        excludes=_is_only_carried,
+    ),
     _by_design(CALL_WITHOUT_REGION, rules.find_calls_without_region),
     _by_design(TRACE_OFF, rules.find_unrecorded_messages, confirm=rules.confirm_trace_off),
     _by_design(LITE_PULL, rules.find_lite_pull),
     Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED, rules.find_unsampled),
-    Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, of_carried=False),
-    Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, of_carried=False),
-    Explainer(Reason.LATE_BEYOND_RETENTION, rules.BEGINNINGS, rules.find_before_input, of_carried=False),
+    Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, excludes=_is_only_carried),
+    Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, excludes=_is_only_carried),
+    Explainer(Reason.LATE_BEYOND_RETENTION, rules.BEGINNINGS, rules.find_before_input, excludes=_is_carried),
     Explainer(Reason.KEY_DEGRADED, ("partner_without_id",), rules.find_weak_keys, confirm=rules.confirm_weak_keys),
 )
 """Every rule but the budgets, in the order they are tried."""
@@ -250,13 +264,14 @@ def _is_any_of(column: Column, values: Column) -> Mask:
 
 def _choose_reasons(residue: rules.Residue) -> Reasons:
     columns = residue.columns
-    is_carried = is_known(columns["native.first_seen_run"]) | is_known(columns["otlp.first_seen_run"])
     reasons = np.array(columns["reason"].to_pylist(), object)
     details = np.array(columns["reason_detail"].to_pylist(), object)
     is_open = np.ones(len(reasons), bool)
     for explainer in EXPLAINERS:
         found = np.asarray(residue.findings[explainer.find.__name__])
-        applies = is_open & (found > 0) & (explainer.of_carried | ~is_carried)
+        applies = is_open & (found > 0)
+        if explainer.excludes is not None:
+            applies &= ~explainer.excludes(columns)
         if explainer.confirm is not None and applies.any():
             applies &= explainer.confirm(residue)
         reasons[applies] = explainer.reason.value

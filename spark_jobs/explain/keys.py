@@ -217,7 +217,7 @@ _OF_VERDICT: Final = (
 )
 _OF_BOTH_SIDES: Final = (
     *("group_name", "client_host", "service", "start_ms", "end_ms", "batch_size", "record_index", "raw_hash"),
-    "first_seen_run",
+    *("first_seen_run", "left_as"),
 )
 _OF_NATIVE: Final = (*_OF_BOTH_SIDES, "attempt_id")
 _OF_OTLP: Final = (*_OF_BOTH_SIDES, "trace_id", "span_id", "parent_span_id", "writer")

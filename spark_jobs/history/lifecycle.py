@@ -32,9 +32,6 @@ COVERED: Final = Reason.DROP_ATTRIBUTED.value
 _OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT.value, Reason.ABANDONED.value, Reason.UNEXPLAINED.value})
 LEAVING_OPEN: Final = _OPEN_REASONS | {COVERED, Reason.HALF_RECORD.value}
 """The reasons with which a key may be left to the next run; PENDING has none and may be, too."""
-_OF_THIS_INPUT: Final = frozenset(
-    {Reason.WRITER_SILENT.value, Reason.SHUTDOWN_WINDOW.value, Reason.LATE_BEYOND_RETENTION.value}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,6 @@ class OpenKey(NamedTuple):
     status: str
     reason: str | None
     reason_detail: str | None
-    left_as: str | None
     is_on_both: bool
     is_known: bool
     was_closed: bool
@@ -80,8 +76,8 @@ class AssignedLifecycle(NamedTuple):
 def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = None) -> pa.Table:
     """Return ``VERDICT`` with ``lifecycle`` and ``first_seen_run``, the reasons being final.
 
-    If only this run's input explains a key that an earlier run could not explain, its reason is UNEXPLAINED again. An
-    open key among those ``closed`` by earlier runs is open again.
+    An open key among those ``closed`` by earlier runs is open again, and UNEXPLAINED if its only reason is where this
+    run's input begins.
     """
     if not len(verdicts):
         return verdicts
@@ -90,10 +86,9 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
     last = find_last(columns)
     age = NullableInts.constant(runs.data_end_ms) - last
     is_young = np.ones(len(verdicts), bool) if runs.horizon_ms is None else last.exceeds(runs.horizon_ms)
-    left_as = either(columns, "left_as")
     on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
     flags = [on_both, first_seen.known, closed_run.known, age.exceeds(runs.forget_after_ms), is_young]
-    texts = [*(columns[name] for name in ("status", "reason", "reason_detail")), left_as]
+    texts = [columns[name] for name in ("status", "reason", "reason_detail")]
     decided, like = apply_to_distinct(
         lambda *key: decide_lifecycle(OpenKey(*key)), *texts, *(pa.array(flag) for flag in flags)
     )
@@ -110,21 +105,11 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
 
 def decide_lifecycle(key: OpenKey) -> AssignedLifecycle:
     """Return the lifecycle of one key."""
-    reason, detail = (Reason.UNEXPLAINED.value, None) if _is_taken_back(key) else (key.reason, key.reason_detail)
+    is_taken_back = key.was_closed and key.reason == Reason.LATE_BEYOND_RETENTION.value
+    reason, detail = (Reason.UNEXPLAINED.value, None) if is_taken_back else (key.reason, key.reason_detail)
     is_open, is_covered = _is_open(key, reason), reason == COVERED
     lifecycle = _name_lifecycle(key, is_open=is_open, is_covered=is_covered)
     return AssignedLifecycle(reason, detail, lifecycle, is_open or (is_covered and not key.is_old))
-
-
-def _is_taken_back(key: OpenKey) -> bool:
-    """Return whether a carried key has its reason only because this run's input holds little around it.
-
-    If yesterday's run judged the record, today's input excuses nothing; if it could not judge yet, a process or topic
-    that is gone for good is news.
-    """
-    lost = key.left_as in {Reason.UNEXPLAINED.value, COVERED} and key.reason in _OF_THIS_INPUT
-    cut = (key.is_known or key.was_closed) and key.reason == Reason.LATE_BEYOND_RETENTION.value
-    return lost or cut
 
 
 def _is_open(key: OpenKey, reason: str | None) -> bool:

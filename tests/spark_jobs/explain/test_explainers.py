@@ -199,11 +199,15 @@ MISSING = {
 }
 
 
+@pytest.mark.parametrize("left_as", ["UNEXPLAINED", "PENDING", None])
 @pytest.mark.parametrize(("reason", "events"), MISSING.items(), ids=MISSING)
-def test_what_is_missing_from_this_run_explains_no_key_that_an_earlier_run_left_open(reason, events):
+def test_what_is_missing_from_this_run_explains_no_key_that_an_earlier_run_left_open(reason, events, left_as):
+    """A key that is read again has no ``left_as``: it is judged by what is read, except where the input begins."""
     *others, last = events
-    for first_seen_run, expected in ((None, reason), (1, "UNEXPLAINED")):
-        made = explained([*others, {**last, "first_seen_run": first_seen_run}, *ends()], itemgetter("msg_id", "kind"))
+    is_read_again = left_as is None and reason != "LATE_BEYOND_RETENTION"
+    stories = [({}, reason), ({"first_seen_run": 1, "left_as": left_as}, reason if is_read_again else "UNEXPLAINED")]
+    for carried, expected in stories:
+        made = explained([*others, {**last, **carried}, *ends()], itemgetter("msg_id", "kind"))
         assert [why for (msg_id, _), (why, _) in made.items() if msg_id == last["msg_id"]] == [expected]
 
 
@@ -299,12 +303,14 @@ def reason_of(answers: dict[str, tuple[str, str | None]], number: int) -> tuple[
 
 
 OF_ITS_GROUP = [*delivery("E", group=GROUP, at_ms=1_000), consumed("E", group=GROUP, at_ms=1_000)]
+LEFT = {"first_seen_run": 1, "left_as": "PENDING"}
 LAST_SENDS = {
     "after two that are proven": (mute(), [UNTRACED, UNTRACED, NOT_TRACED]),
     "after one that is proven": (mute(2), [UNTRACED, UNEXPLAINED]),
     "spans without the host": (mute(client_host=None), [UNTRACED, UNTRACED, UNEXPLAINED]),
     "spans without the group": (mute(group_name=None), [UNTRACED, UNTRACED, UNEXPLAINED]),
-    "left open by an earlier run": ([*mute(2), span(0x12, 200, first_seen_run=1)], [UNTRACED, UNTRACED, UNEXPLAINED]),
+    "left open by an earlier run": ([*mute(2), span(0x12, 200, **LEFT)], [UNTRACED, UNTRACED, UNEXPLAINED]),
+    "read again": ([*mute(2), span(0x12, 200, first_seen_run=1)], [UNTRACED, UNTRACED, NOT_TRACED]),
     "a native delivery is no record of it": ([*mute(), *OF_ITS_GROUP], [UNTRACED, UNTRACED, NOT_TRACED]),
 }
 

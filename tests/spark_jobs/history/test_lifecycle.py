@@ -12,7 +12,7 @@ from tests.support.kernel_runs import judge, plan_of, table_of
 
 MINUTE_MS = 60_000
 FLAGS = dict.fromkeys(("is_on_both", "is_known", "was_closed", "is_old", "is_young"), False)
-KEY = OpenKey(status="NATIVE_ONLY", reason="UNEXPLAINED", reason_detail="why", left_as=None, **FLAGS)
+KEY = OpenKey(status="NATIVE_ONLY", reason="UNEXPLAINED", reason_detail="why", **FLAGS)
 SETTLED = KEY._replace(reason="BY_DESIGN")
 MET = KEY._replace(status="MATCHED_EXACT", reason=None, is_on_both=True)
 HALF = KEY._replace(status="MISMATCHED", reason="HALF_RECORD", is_on_both=True)
@@ -52,30 +52,13 @@ def test_lifecycle_follows_from_the_key(key, lifecycle, is_left):
     assert (decided.reason, decided.lifecycle, decided.is_left) == (key.reason, lifecycle, is_left)
 
 
-SILENT = KEY._replace(reason="WRITER_SILENT", is_known=True)
 LATE = KEY._replace(reason="LATE_BEYOND_RETENTION")
 
 
-@pytest.mark.parametrize(
-    ("key", "is_taken_back"),
-    [
-        (SILENT, False),
-        (SILENT._replace(left_as="UNEXPLAINED"), True),
-        (SILENT._replace(left_as="DROP_ATTRIBUTED"), True),
-        (SILENT._replace(left_as="PENDING"), False),
-        (SILENT._replace(is_known=False, was_closed=True), False),
-        (SILENT._replace(reason="SHUTDOWN_WINDOW", left_as="UNEXPLAINED"), True),
-        (SILENT._replace(reason="KEY_DEGRADED", left_as="UNEXPLAINED"), False),
-        (SILENT._replace(reason=None, left_as="UNEXPLAINED"), False),
-        (LATE, False),
-        (LATE._replace(is_known=True, left_as="PENDING"), True),
-        (LATE._replace(was_closed=True), True),
-    ],
-)
-def test_reason_of_this_input_alone_is_taken_back_from_a_key_known_before(key, is_taken_back):
-    lifecycle = decide_lifecycle(key)
-    given = (key.reason, key.reason_detail)
-    assert (lifecycle.reason, lifecycle.reason_detail) == (("UNEXPLAINED", None) if is_taken_back else given)
+def test_beginning_of_this_input_is_no_reason_for_a_key_closed_before():
+    closed = decide_lifecycle(LATE._replace(was_closed=True))
+    assert (closed.reason, closed.reason_detail, closed.lifecycle) == ("UNEXPLAINED", None, "regressed")
+    assert decide_lifecycle(LATE).reason == "LATE_BEYOND_RETENTION"
 
 
 STORY = [

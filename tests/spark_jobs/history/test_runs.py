@@ -168,6 +168,22 @@ def test_key_older_than_the_policy_is_expired_once_and_forgotten(days):
     assert not list((last.root / "history" / "open").glob("run=*/events/*"))
 
 
+QUIET = [publish("native", f"Q{n}", topic="quiet", at_ms=10 * MINUTE_MS + n, path="monday.jsonl") for n in range(20)]
+FIRST = [*both("A", at_ms=0), *both("Z", at_ms=10 * MINUTE_MS), *QUIET]
+NEWS = both("Y", at_ms=60 * MINUTE_MS, path="tuesday.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"), [([*FIRST, *NEWS], "WRITER_SILENT"), (NEWS, "UNEXPLAINED")], ids=["everything again", "news"]
+)
+def test_pending_key_of_a_silent_topic_is_excused_only_where_it_is_read_again(tmp_path, given, reason):
+    """With everything read again, as a stream does, the reasons are those of one batch."""
+    first = run(tmp_path / "history", FIRST)
+    assert first.result.status["PENDING"] == len(QUIET)
+    assert reasons(run(tmp_path / "history", given)) == {reason: len(QUIET)}
+    assert reasons(run(tmp_path / "batch", [*FIRST, *NEWS])) == {"WRITER_SILENT": len(QUIET)}
+
+
 LOST = [publish("native", f"L{number}", at_ms=number, path="monday.jsonl") for number in range(8)]
 COUNTED = CountedDrop(
     side="otlp", component="queue", cause="queue_full", count=5, bucket_start_ms=START_MS, bucket_ms=10_000
