@@ -7,10 +7,11 @@ The private names of OpenTelemetry's SDK that the hooks need stand here. Without
 from __future__ import annotations
 
 import os
-from contextvars import ContextVar
+from copy import copy
 from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import propagate
@@ -24,7 +25,7 @@ from opentelemetry.sdk.trace import (
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, StaticSampler, TraceIdRatioBased
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span
+from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span
 
 from otel_mqtrace._workers import restart_in_child
 from otel_mqtrace.hooks.propagation import propagator_in_force
@@ -33,6 +34,7 @@ from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from opentelemetry import trace
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Span
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 _RATIO_BITS: Final = (1 << 64) - 1  # the part of a trace id that the SDK's TraceIdRatioBased compares
 MAX_TOPICS: Final = 4_096
 """Topics that one cache holds, at most 3 kB each; with more, librdkafka itself takes most of a send's time."""
-_decided_id: Final[ContextVar[int | None]] = ContextVar("mqtrace-decided-trace-id", default=None)
 
 
 class TopicSampling:
@@ -57,55 +58,24 @@ class TopicSampling:
     def __init__(self, settings: Settings) -> None:
         self._ratio = lru_cache(maxsize=MAX_TOPICS)(settings.sampling_ratio)
 
-    def unsampled_span(self, topic: str, parent_ctx: Context, tracer: Any) -> Span | None:
-        """Return the span of a trace that begins here and is left out; ``None`` when the SDK decides."""
-        ratio = self._ratio(topic)
+    def decide(self, topic: str, parent_ctx: Context, tracer: trace.Tracer) -> Span | trace.Tracer:
+        """Return the unsampled span of a trace that begins here and is left out; else the tracer to start a span."""
+        ratio, actual = self._ratio(topic), actual_tracer(tracer)
         if ratio is None or get_current_span(parent_ctx).get_span_context().is_valid:
-            return None
-        actual = actual_tracer(tracer)
-        ids = getattr(actual, "id_generator", None)
-        if not isinstance(ids, IdGenerator):  # no SDK: nothing is recorded anyway
-            return None
-        if not isinstance(ids, _DecidedIds):
-            ids = actual.id_generator = _DecidedIds(ids)
-        trace_id = ids.draw()
-        if trace_id & _RATIO_BITS < round(ratio * (_RATIO_BITS + 1)):
-            _decided_id.set(trace_id)
-            return None
-        return NonRecordingSpan(
-            SpanContext(trace_id, ids.generate_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))
+            return tracer
+        if not issubclass(type(actual), Tracer):  # without an SDK nothing is recorded anyway
+            return tracer
+        ids = actual.id_generator
+        trace_id = ids.generate_trace_id()
+        if trace_id & _RATIO_BITS >= round(ratio * (_RATIO_BITS + 1)):
+            return NonRecordingSpan(SpanContext(trace_id, ids.generate_span_id(), is_remote=False))
+        for_one_span: Tracer = copy(actual)  # the provider hands the same tracer to the application
+        for_one_span.id_generator = SimpleNamespace(  # type: ignore[assignment]  # what a tracer calls
+            generate_trace_id=lambda: trace_id,
+            generate_span_id=ids.generate_span_id,
+            is_trace_id_random=getattr(ids, "is_trace_id_random", bool),
         )
-
-    def forget(self) -> None:
-        """Drop an id that no span took: tasks that copy this context would each begin a trace of that id."""
-        _decided_id.set(None)
-
-
-class _DecidedIds(IdGenerator):
-    """The SDK's id generator, except that the next trace gets the id that was decided on."""
-
-    def __init__(self, inner: IdGenerator) -> None:
-        self._inner = inner
-
-    def draw(self) -> int:
-        """Return the id of a new trace."""
-        return self._inner.generate_trace_id()
-
-    def generate_trace_id(self) -> int:
-        """Return the id decided on, once; else a new one."""
-        trace_id = _decided_id.get()
-        if trace_id is None:
-            return self._inner.generate_trace_id()
-        _decided_id.set(None)
-        return trace_id
-
-    def generate_span_id(self) -> int:
-        """Return a new one."""
-        return self._inner.generate_span_id()
-
-    def is_trace_id_random(self) -> bool:
-        """Return the inner generator's answer; SDK versions without the method have none."""
-        return bool(getattr(self._inner, "is_trace_id_random", bool)())
+        return for_one_span
 
 
 # -- the sampler's certain decisions ----------------------------------------------------------------------------

@@ -151,26 +151,23 @@ class Tracing:
         ``attributes`` and those of the links have their names of today; ``kind`` is the operation's own by default.
         """
         self.before_span()
-        sampling, naming = self.sampling, self.naming
+        tracer, naming = self.tracer, self.naming
         name, kind = operation.span_name(topic), kind or operation.kind
-        if sampling is not None and topic is not None:
-            unsampled = sampling.unsampled_span(topic, context, self.tracer)
-            if unsampled is not None:
-                return unsampled
+        if self.sampling is not None and topic is not None:
+            decided = self.sampling.decide(topic, context, tracer)
+            if isinstance(decided, trace.Span):
+                return decided
+            tracer = decided
         if self.allows_records:
             state, parent = self.tracer_state(), trace.get_current_span(context).get_span_context()
             decision, flags = state.decision_under(parent)
             if decision is Decision.RECORD_AND_SAMPLE:
                 shape = self._shape(state.tracer, name, kind)
                 return _record_event(state, shape, parent, flags, start_ns, attributes, links)
-        try:
-            if naming is not None:
-                name = naming.span_name(operation, topic)
-                attributes, links = naming.attributes(attributes), naming.links(links)
-            return self.tracer.start_span(name, context, kind, attributes, links, start_ns)
-        finally:
-            if sampling is not None:
-                sampling.forget()
+        if naming is not None:
+            name = naming.span_name(operation, topic)
+            attributes, links = naming.attributes(attributes), naming.links(links)
+        return tracer.start_span(name, context, kind, attributes, links, start_ns)
 
     def end_span(self, span: trace.Span, end_ns: int, attributes: Attributes) -> None:
         """End the span of one operation, with what was learned since its start."""
