@@ -108,8 +108,7 @@ warning name_bound_before: $name holds the client's own class, taken before inst
   fix: call instrument() before the module that holds it is imported
 warning untraceable_class: $name is not traced: this client lacks it, or its class was made before instrument(). Of such
   a class only a produce that names topic, headers and on_delivery (or callback), or *args and **kwargs, is traced
-  fix: call instrument() before that module is imported, or let its produce name these, its other methods call
-  self.produce, self.poll or self.consume, and its objects have a __dict__
+  fix: call instrument() before that module is imported, or let its produce name these, and its objects have a __dict__
 error class_of_original: $name derives from the client's own class, by a name that was not rebound: its objects are not
   traced
   fix: derive it from confluent_kafka's name after instrument(), or define it before

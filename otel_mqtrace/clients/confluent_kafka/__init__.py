@@ -7,11 +7,7 @@ they are changed in place, and never imported for that; one imported later is ch
 
 from __future__ import annotations
 
-import dis
-import inspect
 import sys
-from itertools import takewhile
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import confluent_kafka
@@ -38,8 +34,7 @@ from otel_mqtrace.clients.patching import Patches, Wrappers, call_after, identif
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from types import CodeType
+    from collections.abc import Iterable, Mapping
 
     from otel_mqtrace.hooks.tracing import Tracing
 
@@ -171,31 +166,3 @@ class ClientPatches(Patches):
                 traced = False
             if not traced:
                 self.untraceable.append(f"{owner_name(subclass)}.{name}")
-        self.untraceable.extend(_find_super_callers(subclass, wrappers) or ())
-
-
-@guarded("Patches.super_callers")
-def _find_super_callers(subclass: type[Any], wrappers: Wrappers) -> list[str]:
-    """Return the methods that call the client's with ``super()``: they pass by what was changed in the subclass."""
-    return [
-        f"{owner_name(owner)}.{name}"
-        for owner in takewhile(_is_plain, subclass.__mro__)
-        for name, function in list(vars(owner).items())
-        if type(function) is FunctionType and name not in wrappers
-        if not wrappers.keys().isdisjoint(_super_methods(inspect.unwrap(function).__code__))
-    ]
-
-
-def _is_plain(owner: type[Any]) -> bool:
-    """Return whether this is Python's, and not a class of ours."""
-    return bool(owner.__flags__ & _HEAP_TYPE) and "_mqtrace_original" not in vars(owner)
-
-
-def _super_methods(code: CodeType) -> Iterator[str]:
-    is_super = False
-    for each in dis.get_instructions(code) if "super" in code.co_names else ():
-        if each.argval == "super":
-            is_super = True
-        elif is_super and ("ATTR" in each.opname or "METHOD" in each.opname):
-            yield each.argval
-            is_super = False

@@ -210,46 +210,6 @@ def test_own_produce_is_called_once_for_a_message_too_large(producer_of, short_l
     assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
 
-class Sends(cimpl.Producer):
-    def send(self, topic, value):
-        super().produce(topic, value)
-
-    def send_traced(self, topic, value):
-        self.produce(topic, value)
-        super().poll(0)
-
-
-def _decorated(function):
-    @functools.wraps(function)
-    def call(self):
-        return function(self)
-
-    return call
-
-
-class _Reads:
-    @_decorated
-    def read(self):
-        return super().poll(0.5)
-
-    async def read_all(self):
-        return super(_Reads, self).consume(2)  # noqa: UP008 - the older form
-
-    def poll(self, timeout=None):
-        return super().poll(timeout)
-
-
-class Reads(_Reads, cimpl.Consumer):
-    """Has such methods from a base."""
-
-
-def test_methods_that_call_the_client_through_super_are_reported(instrument):
-    instrument()
-    here = [each.removeprefix(f"{__name__}.") for each in MqTraceInstrumentor().patches.untraceable]
-    methods = [each for each in here if each.startswith(("Sends", "_Reads", "Reads"))]
-    assert methods == ["Sends.send", "_Reads.read", "_Reads.read_all"]
-
-
 def test_class_made_while_tracing_is_traced(sent_by, instrument, spans, topic):
     instrument()
 
