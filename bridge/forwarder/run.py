@@ -388,7 +388,7 @@ def _notes(source: TraceSource, spans: _Forwarding) -> list[_Note]:
     if isinstance(spans, SpanForwarding):
         notes = [
             (spans.counts.halves, "span", "with one half only"),
-            (spans.counts.overflowed, "record", "sent without the other half because too many records waited"),
+            (spans.counts.overflowed, "record", "sent without waiting longer because too many waited"),
             (spans.counts.pending, "record", _PENDING),
             (spans.counts.repeated, "record", "repeating another"),
             (spans.counts.bad_records, "bad record", "without a span"),

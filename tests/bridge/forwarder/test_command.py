@@ -62,18 +62,24 @@ def test_topic_is_forwarded_once_and_counted(topic, receiver, tmp_path, mqtrace)
 
 
 def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
-    topic.send(body_of(pub(), before()), partition=0)
+    topic.send(body_of(pub(), before(), before(), before("M2")) + b"Nonsense\x02", partition=0)
     receiver.rejects = 1
-    options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
+    options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq", "--max-pending", "1"]
     options += ["--messaging-system", "kafka"]
     assert main(["forward", *_options(topic, receiver, "--once", *options)]) == 0
     out, err = (" ".join(text.split()) for text in capsys.readouterr())
-    summary = rf"1 trace message \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
-    rejected = "1 span rejected by the receiver"
-    assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 span with one half only; {rejected}", out)
-    assert err == f"mqtrace: warning: {rejected}"
+    summary = rf"1 trace message \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 4 records as 3 spans to"
+    notes = (
+        "2 spans with one half only",
+        "1 record sent without waiting longer because too many waited",
+        "1 record repeating another",
+        "1 bad record without a span",
+        "1 span rejected by the receiver",
+    )
+    assert re.fullmatch(rf"{summary} {receiver.endpoint}; {'; '.join(notes)}", out)
+    assert err == f"mqtrace: warning: {notes[-1]}"
     contents = [(service, b"kafka" in span) for spans in receiver.contents().values() for service, span in spans]
-    assert contents == [("mq", True)] * 2
+    assert contents == [("mq", True)] * 3
 
 
 def test_topic_without_a_trace_record_is_one_line(topic, tmp_path, mqtrace):

@@ -200,17 +200,21 @@ def test_broker_that_takes_no_records_leaves_the_spans_uncommitted(source, tmp_p
     assert _forward(source, tmp_path / "out", capsys)["records"] == sum(RECORDS.values())
 
 
-def test_refused_record_and_cut_file_are_named_with_the_fix(source, tmp_path, capsys):
+def test_summary_names_what_was_not_forwarded_with_the_first_place_and_the_fix(source, tmp_path, capsys):
     file = source / "otlp.jsonl"
     first, second, *_ = file.read_bytes().splitlines(keepends=True)
     size = b'"attributes":[{"key":"messaging.message.body.size","value":{"intValue":"4294967296"}},'
     before, start, behind = first.partition(b'"name":"send orders_d498dup"')
-    file.write_bytes(before + start + behind.replace(b'"attributes":[', size, 1) + second[:100])
+    refused = before + start + behind.replace(b'"attributes":[', size, 1)
+    marked = first.replace(b'"stringValue":"TagC"', b'"stringValue":"Tag\\u0002"', 1)
+    bad_span = b'{"resourceSpans":[{"scopeSpans":[{"spans":["none"]}]}]}\n'
+    file.write_bytes(refused + marked + bad_span + b"none\n" + second[:100])
     assert run(ForwardOptions(source=str(source), native=str(tmp_path / "out"), once=True)) == 0
     assert capsys.readouterr().out.partition("TRACE_TRAFFIC; ")[2] == (
         "1 record refused: encode_error; first: otlp.jsonl:1: body_length: 4294967296 does not fit the 32 bits of "
-        "the format: correct the span's attribute where it is set, or give another --dialect; 1 file cut inside a "
-        "message; first: otlp.jsonl:2: run again when it is complete\n"
+        "the format: correct the span's attribute where it is set, or give another --dialect; 1 span that could not "
+        "be read; 1 separator character written as _; 1 piece of input without OTLP traces; first: otlp.jsonl:4: not "
+        "OTLP traces; 1 file cut inside a message; first: otlp.jsonl:5: run again when it is complete\n"
     )
 
 
