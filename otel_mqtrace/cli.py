@@ -5,7 +5,6 @@ The commands themselves are entry points (``_command_tree``), so that a missing 
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
@@ -106,8 +105,6 @@ def _find_fix(error: Exception) -> str:
     """Return what to add to a system error that names no fix: the fix, or an empty text."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return f"; {describe_write_fix(error, 'set TMPDIR to a disk with room')}"
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return "; use a shorter path"
     if isinstance(error, FileNotFoundError) and error.filename:
         return "; if it was removed or renamed meanwhile, run again"
     if isinstance(error, FileNotFoundError):  # os.getcwd() raises it

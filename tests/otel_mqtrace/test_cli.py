@@ -235,21 +235,6 @@ def test_full_standard_output_is_one_line(arguments, buffered):
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["forward", "--source", f"files:{RECORDED}", "--once", "--landing"],
-        ["query", str(RECORDED), "--key", "k", "--html"],
-    ],
-    ids=["landing", "page"],
-)
-def test_path_that_is_too_long_is_named_with_the_fix(arguments, capsys):
-    assert cli.main([*arguments, "n" * 256]) == 2
-    error = capsys.readouterr().err
-    assert error.endswith(f"{'n' * 256}: File name too long; use a shorter path\n")
-    assert error.count("\n") == 1
-
-
 def test_removed_working_directory_is_named(tmp_path, monkeypatch, capsys):
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
