@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
@@ -292,8 +293,9 @@ class SpanFilesSource(_FilesSource):
         most, _, first = progress
         longer = [name for name, each in self._read.items() if each.first == first and each.messages > most]
         for path in (self._directory / name for name in longer if not name.startswith("//")):
-            if path.is_file() and (layout := detect(path)).side is Side.OTLP:
-                reached = (each for each, _ in _messages_of(path, layout))
+            with suppress(UnreadableInputError):  # by now something else may have its name, or nothing
+                layout = detect(path)
+                reached = (each for each, _ in _messages_of(path, layout)) if layout.side is Side.OTLP else ()
                 if next((each for each in reached if each.messages >= most), None) == progress:
                     return True
         return False

@@ -132,6 +132,17 @@ def test_file_that_is_being_copied_is_read_once(source, tmp_path):
     assert new() == [lines[0], lines[4]]
 
 
+def test_file_that_begins_as_one_that_was_overwritten_is_read(source, tmp_path):
+    file = source / "otlp.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert _new_lines(source, tmp_path) == lines
+    file.write_bytes(b"\x1f\x8b")
+    (source / "other.jsonl").write_bytes(lines[0])
+    with _reader(source, tmp_path) as reader:
+        assert [message.body for message in _drained(reader)] == lines[:1]
+        assert (reader.bad_bodies, reader.first_bad.partition(":")[0]) == (1, "otlp.jsonl")
+
+
 def test_file_without_spans_is_counted_once_unless_there_are_native_bodies_only(source, tmp_path):
     (source / "README.txt").write_text("hello", encoding="utf-8")
     (source / "body.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
