@@ -5,22 +5,20 @@ Memory is bounded by the number of distinct edges, not by traces or messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pyarrow import parquet
-
 from bridge.otlp.detect import Side
-from bridge.storage import committed, hold, make_directory, open_parquet
+from bridge.storage import hold, list_files, make_directory, open_parquet
 from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs
 from spark_jobs.jobs.naming import tie_spans, with_message_ids
 from spark_jobs.jobs.options import build_policy, check_places, no_progress
-from spark_jobs.jobs.reading import read_sides
+from spark_jobs.jobs.reading import open_rows, read_sides
 from spark_jobs.jobs.summarise import find_malformed, first_malformed
 from spark_jobs.jobs.workspace import open_engine, replace_outcome, work_directory
 from spark_jobs.judging.facts import Survey, read_facts
@@ -110,15 +108,15 @@ def _draw(
     known = read_facts(sum_of(Survey, [native.survey, otlp.survey]), policy.grace_ms)
     plan = make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms)
     progress("following every message")
-    make_directory(f"{work}/legs")
+    directory = f"{work}/legs"
+    make_directory(directory)
     pieces = pieces_of([*native.files, *spans])
     buckets, tasks = count_buckets(pieces, engine.parallelism), group_pieces(pieces, engine.parallelism)
-    answers = engine.exchange(partial(pack_pieces, buckets), tasks, partial(_judge_legs, plan, f"{work}/legs"), buckets)
-    legs = sum_of(_Legs, answers)
+    owners = engine.exchange(partial(pack_pieces, buckets), tasks, partial(_write_legs, plan, directory), buckets)
     progress("adding up")
     given = tuple(name for name, side in (("native", native), ("otlp", otlp)) if side.sources)
     judged = find_judged_span(known.first_ms, _settled_ms(known, policy, given), policy.grace_ms)
-    parts = engine.map(partial(_part_of, choose_owners(legs.owners), judged), sorted(legs.files))
+    parts = engine.map(partial(_add_up, choose_owners(sum_of(dict, owners)), judged), list_files(directory))
     return build_graph(sum_of(GraphPart, parts), sides=given, judged=judged)
 
 
@@ -129,25 +127,17 @@ def _settled_ms(known: Facts, policy: Policy, given: tuple[str, ...]) -> int | N
     return known.horizon_ms + policy.grace_ms
 
 
-@dataclass(frozen=True, slots=True)
-class _Legs:
-    """Files of ``LEG``, all legs of a message in one of them, and how their groups name their services."""
-
-    files: tuple[str, ...] = ()
-    owners: Owners = field(default_factory=dict)
-
-
-def _judge_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes]) -> _Legs:
-    path = f"{directory}/part-{bucket:05d}.parquet"
+def _write_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes]) -> Owners:
+    """Write the legs of a bucket, all of a message in one file; return how their groups name their services."""
     owners = []
-    with committed(path) as unready, parquet.ParquetWriter(unready, LEG, compression="zstd") as file:
+    with open_rows(f"{directory}/part-{bucket:05d}.parquet") as write:
         for judged in judge_slices(open_blobs(blobs), plan):
             legs = make_legs(judged.verdicts)
             owners.append(find_owners(legs))
-            file.write_table(legs)
-    return _Legs((path,), sum_of(dict, owners))
+            write(legs)
+    return sum_of(dict, owners)
 
 
-def _part_of(owned: Mapping[tuple[str, str], str], judged: tuple[int | None, int | None], path: str) -> GraphPart:
+def _add_up(owned: Mapping[tuple[str, str], str], judged: tuple[int | None, int | None], path: str) -> GraphPart:
     legs = open_parquet(path).read(use_threads=False).cast(LEG).unify_dictionaries()
     return add_up(legs, owned, judged)
