@@ -153,6 +153,15 @@ def test_event_read_again_from_its_position_counts_once(days):
     assert tuesday.result.conservation.holds, tuesday.result.conservation
 
 
+def test_span_that_a_send_named_counts_once_when_its_file_is_read_again_without_the_send(tmp_path):
+    """The carried copy has the send's id, the one just read only its position: they meet by their place alone."""
+    span = consumed("orders-0@K", attempt=None, offset_msg_id="orders-0@K", path="monday.jsonl")
+    run(tmp_path, [*both("K", offset_msg_id="orders-0@K"), span, *both("Z", at_ms=10 * MINUTE_MS)])
+    again = run(tmp_path, [span, *both("Y", at_ms=30 * MINUTE_MS)])
+    assert lifecycle_of(again) == {"K": ("still_open", 1)}
+    assert (again.result.inputs.otlp.read_again, {row["msg_id"] for row in again.rows}) == (1, {"K", "Y"})
+
+
 def test_resolved_key_that_is_one_sided_again_has_regressed(days):
     thursday = days["thursday"]
     still_open = {**dict.fromkeys("CF", ("still_open", 1)), "I": ("still_open", 2)}
