@@ -91,6 +91,9 @@ class NativeForwarding:
         """Return whether enough was taken to be worth a commit."""
         return len(self._ready) >= _DELIVER_AT
 
+    def begin_pass(self) -> None:
+        """Nothing waits."""
+
     def take(self, messages: Iterable[LandedMessage]) -> list[LandedMessage]:
         """Read the spans in ``messages``; all of them are new."""
         taken = list(messages)

@@ -69,6 +69,8 @@ def forward_once(
     """
     moved = ForwardCounts()
     stopped = Event() if stopped is None else stopped
+    if spans is not None:
+        spans.begin_pass()
     with closing(source.drain()) as batches:
         for batch in batches:
             new = batch if spans is None else spans.take(batch)

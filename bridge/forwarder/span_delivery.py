@@ -191,6 +191,7 @@ class SpanForwarding:
         self._clock = clock or SystemClock()
         self._ready: list[Event] = []
         self._arrived_ms: dict[int | None, int] = {}
+        self._pass_began_ms = 0
         self.counts = self._pairing.counts
         self._since_settled = 0
         self._delivered = 0
@@ -209,6 +210,10 @@ class SpanForwarding:
     def due(self) -> bool:
         """Return whether so much was taken since the last :meth:`deliver` that it is worth a commit."""
         return self._since_settled >= _SETTLE_AT
+
+    def begin_pass(self) -> None:
+        """Note the time: what arrives from here on may be left to the next pass."""
+        self._pass_began_ms = self._now_ms()
 
     def take(self, messages: Iterable[LandedMessage]) -> list[LandedMessage]:
         """Read ``messages`` and make spans of what is complete; large heaps of spans are delivered at once.
@@ -239,10 +244,10 @@ class SpanForwarding:
     def expire(self, behind: Collection[int | None] = ()) -> None:
         """Release records that waited too long, by how far the slowest partition that is ``behind`` has been read.
 
-        With none behind, all has been read, and the wall clock measures their age.
+        With none behind, all that had arrived when the pass began has been read: their age is that of then.
         """
-        now_ms = min((self._arrived_ms.get(each, 0) for each in behind), default=None)
-        self._ready += self._pairing.expire(self._now_ms() if now_ms is None else now_ms)
+        read_to_ms = min((self._arrived_ms.get(each, 0) for each in behind), default=self._pass_began_ms)
+        self._ready += self._pairing.expire(read_to_ms)
 
     def flush(self) -> None:
         """Release all waiting records."""

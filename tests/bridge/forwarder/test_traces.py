@@ -101,6 +101,21 @@ def test_slowest_partition_is_the_clock_in_a_backlog(delivery):
     assert (spans.counts.pending, spans.counts.halves) == (0, 1)
 
 
+def test_half_whose_partner_arrived_during_a_long_pass_waits_for_the_next_one(delivery):
+    """A pass ends where the topic ended as it began; a backlog may take longer than a half waits."""
+    clock = ManualClock(wall_ns=START_MS * 1_000_000)
+
+    class LongBacklog(_Log):
+        def drain(self):
+            yield from super().drain()
+            clock.advance(ms=70_000)
+
+    log, spans = LongBacklog(body_of(before())), SpanForwarding(delivery, clock=clock)
+    assert forward_once(log, spans=spans).spans == 0
+    log.messages.append(_message(body_of(after()), offset=1, arrival_ms=START_MS + 1_000))
+    assert (forward_once(log, spans=spans).spans, spans.counts.halves) == (1, 0)
+
+
 def test_refusing_receiver_is_one_sentence_and_nothing_is_committed(receiver, delivery, tmp_path):
     receiver.status = 400
     log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
