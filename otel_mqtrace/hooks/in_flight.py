@@ -79,8 +79,11 @@ class Delivery:
             defer_end(call.hook, call, code=code, exception=exception)
 
     def outcome_of(self, call: ProcessSpan, code: ContextCode, exception: BaseException | None) -> Outcome:
-        """Return the outcome of ``call``, whose turn ended with ``code``: that of its blocks, if there are any."""
-        return call.worst if call.blocks else (code, exception)
+        """Return the outcome of ``call``, whose turn ended with ``code``: a failed block's comes first.
+
+        Blocks that succeeded say nothing about messages that had none.
+        """
+        return (code, exception) if call.worst[0] is ContextCode.SUCCESS else call.worst
 
     def _outcomes(self, code: ContextCode, exception: BaseException | None) -> list[tuple[ProcessSpan, Outcome]]:
         """Take everything out, one at a time: what another thread adds meanwhile is in this result or stays.

@@ -61,11 +61,9 @@ class _ShareDelivery(Delivery):
 
     def outcome_of(self, call: ProcessSpan, code: ContextCode, exception: BaseException | None) -> Outcome:
         """Return the worst acknowledgement; where one is missing, a turn that failed wins."""
-        if call.blocks:
-            return call.worst
         positions = self.positions_of.pop(id(call), ())
-        if not self.is_explicit or not positions:
-            return code, exception
+        if not (self.is_explicit and positions) or call.worst[0] is not ContextCode.SUCCESS:
+            return super().outcome_of(call, code, exception)
         codes = [self.acknowledged.get(position) for position in positions]
         if None in codes and code is not ContextCode.SUCCESS:
             return code, exception

@@ -1,5 +1,6 @@
 """Blocks of process() around messages, and the registry that finds the consumer of a message."""
 
+import contextlib
 import contextvars
 import copy
 import gc
@@ -51,6 +52,29 @@ def test_block_that_is_open_when_its_batch_is_over_ends_the_span(consuming, span
         raise KeyError
     span = spans.take()
     assert (code_of(span), len(trace_context_of(span).beans)) == (ContextCode.EXCEPTION, 2)
+
+
+def _close_by_an_exception(consumer):
+    with pytest.raises(LookupError), contextlib.closing(consumer):
+        raise LookupError
+
+
+@pytest.mark.parametrize(
+    ("end_turn", "code"),
+    [
+        (methodcaller("poll", 0), ContextCode.SUCCESS),
+        (_close_by_an_exception, ContextCode.EXCEPTION),
+        (lambda _consumer: MqTraceInstrumentor().uninstrument(), ContextCode.RETURNNULL),
+    ],
+    ids=["next poll", "closed by an exception", "uninstrument"],
+)
+def test_messages_of_a_batch_without_a_block_end_as_their_turn_does(consuming, spans, end_turn, code):
+    consumer = consuming(b"1", b"2")
+    first, _ = consume(consumer, 2)
+    with process(first):
+        pass
+    end_turn(consumer)
+    assert code_of(spans.take()) is code
 
 
 def test_second_block_of_a_message_or_its_copy_has_a_second_span(consuming, spans):

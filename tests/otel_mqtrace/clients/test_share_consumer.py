@@ -192,6 +192,15 @@ class TestBlocks:
         assert (len(shared.links), code_of(shared)) == (2, ContextCode.FAILED)
         assert [code_of(span) for span in own] == [ContextCode.SUCCESS] * 2
 
+    def test_message_released_outside_of_the_blocks_of_its_batch_has_failed(self, share, spans):
+        consumer = share([_message(0), _message(1)])
+        first, second = consumer.poll(1)
+        with process(first):
+            consumer.acknowledge(first)
+        consumer.acknowledge(second, RELEASE)
+        consumer.poll(1)
+        assert code_of(spans.take()) is ContextCode.FAILED
+
 
 def test_message_its_deserializer_refused_has_failed(share, spans):
     refused = KafkaError(KafkaError._VALUE_DESERIALIZATION, "not mine")
