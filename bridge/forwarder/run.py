@@ -95,11 +95,10 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint, reading)
         forwarding = native or spans
         measures = Measures(spans)
-        on_pass = partial(_print_pass, options=options, source=source, spans=forwarding, measures=measures)
+        on_commit = partial(_count_commit, options=options, source=source, spans=forwarding, measures=measures)
         try:
             if options.once:
-                counts = forward_once(source, landing, spans=forwarding, flush=True)
-                on_pass(counts)
+                counts = forward_once(source, landing, spans=forwarding, flush=True, on_commit=on_commit)
             else:
                 counts = forward_until(
                     opened.enter_context(_stopped_by_signals(source)),
@@ -107,7 +106,8 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                     landing,
                     spans=forwarding,
                     pause_ms=_PAUSE_MS,
-                    on_pass=on_pass,
+                    on_commit=on_commit,
+                    on_pass=partial(_print_pass, source=source, spans=forwarding),
                 )
         except (PeerError, UsageError) as error:
             if isinstance(error, UsageError) and not source.has_committed:
@@ -314,19 +314,20 @@ def _stopped_by_signals(source: TraceSource) -> Iterator[threading.Event]:
 _Forwarding = SpanForwarding | NativeForwarding | None
 
 
-def _print_pass(
-    passed: ForwardCounts, *, options: ForwardOptions, source: TraceSource, spans: _Forwarding, measures: Measures
+def _count_commit(
+    moved: ForwardCounts, *, options: ForwardOptions, source: TraceSource, spans: _Forwarding, measures: Measures
 ) -> None:
-    is_first, is_native = passed.messages > 0 and not measures.has_added, isinstance(spans, NativeForwarding)
-    measures.add(passed)
+    is_first, is_native = moved.messages > 0 and not measures.has_added, isinstance(spans, NativeForwarding)
+    measures.add(moved)
     if is_first and not is_native and not source.holds_records:
-        read, place = plural(passed.messages, "message"), without_password(options.source)
+        read, place = plural(moved.messages, "message"), without_password(options.source)
         typer.echo(f"mqtrace: warning: no trace record in {read} of --source {place}: name a trace topic", err=True)
     if measures.rejected and isinstance(spans, SpanForwarding):
         rejected = f"{plural(measures.rejected, 'span')} {_describe_rejection(spans)}"
         typer.echo(f"mqtrace: warning: {rejected}", err=True)
-    if options.once:
-        return
+
+
+def _print_pass(passed: ForwardCounts, *, source: TraceSource, spans: _Forwarding) -> None:
     if source.new_bad:
         typer.echo(f"mqtrace: warning: not forwarded: {visible(source.new_bad, limit=None)}", err=True)
         source.new_bad = ""

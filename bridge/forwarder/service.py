@@ -49,25 +49,27 @@ class ForwardCounts:
         )
 
 
-def forward_once(
+def forward_once(  # noqa: PLR0913 - targets, and when to end
     source: TraceSource,
     landing: Landing | None = None,
     *,
     spans: Forwarding | None = None,
     stopped: Event | None = None,
     flush: bool = False,
+    on_commit: Callable[[ForwardCounts], object] | None = None,
 ) -> ForwardCounts:
     """Move everything ``source`` has now and return what was moved.
 
     Whenever a part of ``landing`` is due, by size or age, or enough spans are, everything is finished and the source
     commits, so that a crash does not undo the progress in a backlog. ``stopped`` is checked after every batch, and then
-    what was read is finished and committed as well. ``flush`` releases waiting records at the end.
+    what was read is finished and committed as well. ``flush`` releases waiting records at the end. ``on_commit`` gets
+    what each commit has moved, so that a failure after it leaves nothing uncounted.
 
     Raises:
         PeerError: the broker or the receiver failed; uncommitted messages will be forwarded again.
         UsageError: the landing cannot be written.
     """
-    moved = ForwardCounts()
+    moved = taken = ForwardCounts()
     stopped = Event() if stopped is None else stopped
     if spans is not None:
         spans.begin_pass()
@@ -78,22 +80,33 @@ def forward_once(
                 spans.expire(source.behind)
             if landing is not None:
                 landing.write(new)
-            moved += ForwardCounts(len(new), sum(len(message.body) for message in new))
-            if (landing is not None and landing.due) or (spans is not None and spans.due):
-                moved += _settle(source, landing, spans)
-            if stopped.is_set():
-                return moved + _settle(source, landing, spans)
+            taken += ForwardCounts(len(new), sum(len(message.body) for message in new))
+            is_stopped = stopped.is_set()
+            if is_stopped or (landing is not None and landing.due) or (spans is not None and spans.due):
+                moved += _settle(source, landing, spans, taken, on_commit)
+                taken = ForwardCounts()
+            if is_stopped:
+                return moved
     if spans is not None:
         spans.flush() if flush else spans.expire()
-    return moved + _settle(source, landing, spans)
+    return moved + _settle(source, landing, spans, taken, on_commit)
 
 
-def _settle(source: TraceSource, landing: Landing | None, spans: Forwarding | None) -> ForwardCounts:
-    """Keep the promise: first delivered and durable, then committed."""
+def _settle(
+    source: TraceSource,
+    landing: Landing | None,
+    spans: Forwarding | None,
+    taken: ForwardCounts,
+    on_commit: Callable[[ForwardCounts], object] | None,
+) -> ForwardCounts:
+    """Keep the promise: first delivered and durable, then committed; return what was ``taken`` and made of it."""
     delivered = 0 if spans is None else spans.deliver()
     parts = () if landing is None else landing.finish()
     source.commit(() if spans is None else spans.hold())
-    return ForwardCounts(parts=len(parts), spans=delivered, files=tuple(part.file for part in parts))
+    settled = taken + ForwardCounts(parts=len(parts), spans=delivered, files=tuple(part.file for part in parts))
+    if on_commit is not None:
+        on_commit(settled)
+    return settled
 
 
 def forward_until(  # noqa: PLR0913 - targets and times
@@ -103,16 +116,17 @@ def forward_until(  # noqa: PLR0913 - targets and times
     *,
     pause_ms: float,
     spans: Forwarding | None = None,
+    on_commit: Callable[[ForwardCounts], object] | None = None,
     on_pass: Callable[[ForwardCounts], object] | None = None,
 ) -> ForwardCounts:
     """Repeat :func:`forward_once`, pausing ``pause_ms`` in between, until ``stopped`` is set; return the sum.
 
-    ``on_pass`` gets the counts of each pass once it is committed. Records that still wait stay uncommitted, so that the
-    next run finds both halves.
+    ``on_pass`` gets the counts of each pass once all of it is committed. Records that still wait stay uncommitted, so
+    that the next run finds both halves.
     """
     moved = ForwardCounts()
     while not stopped.is_set():
-        passed = forward_once(source, landing, spans=spans, stopped=stopped)
+        passed = forward_once(source, landing, spans=spans, stopped=stopped, on_commit=on_commit)
         moved += passed
         if on_pass is not None:
             on_pass(passed)
@@ -139,9 +153,9 @@ _OF_SPANS: Final = ("records", "bad_records", "halves", "overflowed", "repeated"
 
 
 class Measures:
-    """Counts after each pass what it moved; ``has_added`` is whether that was anything.
+    """Counts after each commit what it moved; ``has_added`` is whether that was anything.
 
-    ``rejected`` spans are those of the last pass. ``spans`` is ``None`` when only a landing is filled.
+    ``rejected`` spans are those of the last commit. ``spans`` is ``None`` when only a landing is filled.
     """
 
     def __init__(self, spans: SpanForwarding | None = None, *, meter: Meter | None = None) -> None:
@@ -158,7 +172,7 @@ class Measures:
         meter.create_observable_gauge(_PENDING, [self._pending], unit=unit, description=description)
 
     def add(self, passed: ForwardCounts) -> None:
-        """Add what one pass, or a whole run, has moved."""
+        """Add what one commit, or a whole run, has moved."""
         self.has_added |= passed.messages > 0
         self._counters["mqtrace.forwarder.messages"].add(passed.messages)
         self._counters["mqtrace.forwarder.body.size"].add(passed.body_bytes)

@@ -42,8 +42,8 @@ class OtlpDelivery:
 
     ``endpoint`` is ``http[s]://host:port[/path]`` (the path defaults to ``/v1/traces``) or ``grpc[s]://host:port``;
     headers, TLS and compression come from ``OTEL_EXPORTER_OTLP_*``. ``timeout_s`` is for one request with all its
-    retries. ``rejected`` counts spans that the receiver rejected although it took the request (OTLP's partial success),
-    ``rejection`` is the first reason that it gave.
+    retries. ``accepted`` counts the spans of the requests that the receiver took. ``rejected`` of them it rejected all
+    the same (OTLP's partial success), ``rejection`` is the first reason that it gave.
 
     Raises:
         MissingExtraError: the ``otlp`` extra is not installed.
@@ -53,7 +53,8 @@ class OtlpDelivery:
     _logger: Final = logging.getLogger("opentelemetry.exporter.otlp")
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10) -> None:
-        self.rejected, self.rejection = 0, ""
+        self.accepted = self.rejected = 0
+        self.rejection = ""
         self._timeout_s = timeout_s
         self._endpoint = without_password(endpoint)
         self._failures = _Failures()
@@ -80,7 +81,8 @@ class OtlpDelivery:
                 raise PeerError(
                     f"the OTLP receiver {self._endpoint} {failure}; they are not committed and will be forwarded again"
                 )
-            left -= len(request.events)
+            left -= len(request)
+            self.accepted += len(request)
 
     def close(self) -> None:
         """Close the connection."""
@@ -199,7 +201,7 @@ class SpanForwarding:
     @property
     def has_delivered(self) -> bool:
         """Return whether the receiver has accepted anything."""
-        return self.counts.spans > 0
+        return self._delivery.accepted > 0
 
     @property
     def rejection(self) -> str:

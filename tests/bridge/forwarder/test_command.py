@@ -100,6 +100,15 @@ def test_unreachable_receiver_is_exit_2_and_one_line(topic, mqtrace):
     assert _committed(topic)[0] < 0
 
 
+def test_receiver_that_fails_after_its_first_request_is_exit_1(topic, receiver, mqtrace):
+    """Two full requests are handed over together."""
+    topic.send(body_of(*[pub(str(number)) for number in range(4_096)]), partition=0)
+    receiver.on_request = lambda number, _: setattr(receiver, "status", 200 if number == 1 else 400)
+    code, _, err = mqtrace("forward", *_options(topic, receiver, "--once"))
+    assert code == 1
+    assert "did not accept 2,048 spans (400 Bad Request)" in err
+
+
 def test_receiver_that_does_not_answer_in_time_is_one_line_with_the_time(topic, receiver, mqtrace):
     topic.send(body_of(pub()), partition=0)
     is_over = Event()

@@ -137,6 +137,17 @@ def test_spans_that_the_receiver_rejects_are_counted(receiver, delivery):
     assert (spans.counts.rejected, log.committed) == (1, {0: 1})
 
 
+def test_what_was_committed_before_a_failure_is_counted(receiver, delivery, tmp_path):
+    """Nothing forwards it again, so no later run would count that the receiver rejected it."""
+    receiver.rejects = 1
+    receiver.on_request = lambda number, _: setattr(receiver, "status", 200 if number == 1 else 400)
+    log, spans = _Log(body_of(pub()), body_of(pub("M2"))), SpanForwarding(delivery)
+    measures = Measures(spans)
+    with pytest.raises(PeerError):
+        forward_once(log, LandingWriter(tmp_path, max_part_bytes=1), spans=spans, on_commit=measures.add)
+    assert (log.committed, measures.rejected) == ({0: 1}, 1)
+
+
 @pytest.mark.parametrize("wall_ms", [0, START_MS - 500], ids=["", "the broker's clock is ahead"])
 def test_settled_message_is_neither_landed_nor_delivered_again(receiver, delivery, tmp_path, wall_ms):
     log = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3"), before("M4", "R4")))
