@@ -12,7 +12,7 @@ from bridge.page.markup import fill_template
 from bridge.page.wording import duration, plural, utc
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import rows_of
-from bridge.query.timeline import events
+from bridge.query.timeline import describe_end, events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -83,13 +83,13 @@ def _transaction_end(end: TransactionEnd) -> Detail:
     facts = _facts(
         end,
         ("at", end.at_ms, utc),
+        ("state", end.state, attrgetter("value")),
         ("group", end.group, str),
         ("transaction id", end.transaction_id, str),
         ("store host", end.store_host, str),
         ("client host", end.client_host, str),
     )
-    state = end.state.value if end.state else "unknown state"
-    return f"{state}{', answers a check' if end.from_check else ''}", facts
+    return describe_end(end), facts
 
 
 def _recall(recall: Recall) -> Detail:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.wording import listed, plural, visible
-from bridge.query.timeline import Finding, Half, Outcome
+from bridge.query.timeline import STATE_WORDS, Finding, Half, Outcome
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 
 if TYPE_CHECKING:
@@ -76,15 +76,9 @@ def _transaction(story: MessageTimeline) -> str:
         return ""
     checks = sum(end.from_check is True for end in story.transaction_ends)
     after = f" after {plural(checks, 'check')}" if checks else ""
-    return f"{_STATE_WORDS[story.transaction_ends[-1].state]}{after}"
+    return f"transaction {STATE_WORDS[story.transaction_ends[-1].state]}{after}"
 
 
-_STATE_WORDS: Final[dict[TransactionState | None, str]] = {
-    TransactionState.COMMIT_MESSAGE: "committed",
-    TransactionState.ROLLBACK_MESSAGE: "rolled back",
-    TransactionState.UNKNOW: "left undecided",
-    None: "ended in a state the trace does not contain",
-}
 _NOT_CONSUMED: Final = {
     Outcome.FAILED: "failed",
     Outcome.UNFINISHED: "unfinished",

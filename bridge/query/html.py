@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _COLOURS: Final = {Tone.GOOD: GREEN, Tone.BAD: RED, Tone.CARE: AMBER, Tone.OPEN: SLATE}
 _WORDS: Final = {
-    Tone.GOOD: "success, commit",
-    Tone.BAD: "failure, rollback",
+    Tone.GOOD: "success, committed",
+    Tone.BAD: "failed, rolled back",
     Tone.CARE: "success after the time-out",
-    Tone.OPEN: "undecided, or no end in the trace",
+    Tone.OPEN: "undecided, unfinished or unknown",
 }
 _NAMES: Final = {Kind.SEND: "sent by", Kind.TRANSACTION_END: "transaction of", Kind.RECALL: "recalled by"}
 

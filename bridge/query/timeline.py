@@ -382,7 +382,7 @@ _STATE_TONES = {
     TransactionState.UNKNOW: Tone.OPEN,
     None: Tone.OPEN,
 }
-_STATE_WORDS = {
+STATE_WORDS = {
     TransactionState.COMMIT_MESSAGE: "committed",
     TransactionState.ROLLBACK_MESSAGE: "rolled back",
     TransactionState.UNKNOW: "undecided",
@@ -400,6 +400,11 @@ def events(story: MessageTimeline) -> tuple[Event, ...]:
     return tuple(sorted(_events(story), key=order))
 
 
+def describe_end(end: TransactionEnd) -> str:
+    """Return the producer's decision in words, and whether a check of the broker asked for it."""
+    return f"{STATE_WORDS[end.state]}{' on check' if end.from_check else ''}"
+
+
 def first_ms(timeline: Iterable[Event]) -> int | None:
     """Return when the first event began."""
     return next((event.from_ms for event in timeline if event.from_ms is not None), None)
@@ -413,8 +418,7 @@ def _events(story: MessageTimeline) -> Iterator[Event]:
         how = (send.cost_ms, send.outcome.value, OUTCOME_TONES[send.outcome])
         yield _event(send, Kind.SEND, name, send.begin_ms, until_ms, *how)
     for end in story.transaction_ends:
-        outcome = f"{_STATE_WORDS[end.state]}{' on check' if end.from_check else ''}"
-        how = (None, outcome, _STATE_TONES[end.state])
+        how = (None, describe_end(end), _STATE_TONES[end.state])
         yield _event(end, Kind.TRANSACTION_END, "transaction", end.at_ms, end.at_ms, *how)
     for recall in story.recalls:
         how = (None, recall.outcome.value, OUTCOME_TONES[recall.outcome])

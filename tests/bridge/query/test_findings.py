@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.query.details import timeline_json
+from bridge.query.details import details_of, timeline_json
 from bridge.query.findings import FINDING_CODES, findings, in_one_sentence
 from bridge.query.timeline import events
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
@@ -31,7 +31,7 @@ CASES = {
     "committed": (
         [HALF, end(T0 + 11, TransactionState.UNKNOW), end(T0 + 15, TransactionState.COMMIT_MESSAGE, check=True), *USED],
         [],
-        "Sent as a half message; committed after 1 check; consumed by 1 group.",
+        "Sent as a half message; transaction committed after 1 check; consumed by 1 group.",
     ),
     "no send": (USED, ["no_send"], NO_SEND),
     "one attempt of two": ([REFUSED, SENT_LATER, *USED], ["send_failed"], f"2 send attempts, 1 successful; {BY_ONE}"),
@@ -44,17 +44,17 @@ CASES = {
         "Sent to 2 topics, 1 failed attempt; consumed by 1 group.",
     ),
     "half without an end": ([HALF], ["transaction_undecided"], NOWHERE.format(HALF_SENT)),
-    "undecided": ([HALF, UNDECIDED], ["transaction_undecided"], NOWHERE.format(f"{HALF_SENT}; left undecided")),
-    "rolled back": ([HALF, ROLLBACK], ["rolled_back"], NOWHERE.format(f"{HALF_SENT}; rolled back")),
+    "undecided": ([HALF, UNDECIDED], ["transaction_undecided"], NOWHERE.format(f"{HALF_SENT}; transaction undecided")),
+    "rolled back": ([HALF, ROLLBACK], ["rolled_back"], NOWHERE.format(f"{HALF_SENT}; transaction rolled back")),
     "rolled back and consumed": (
         [HALF, ROLLBACK, *USED],
         ["rolled_back", "consumed_all_the_same"],
-        "Sent as a half message; rolled back; consumed by 1 group.",
+        "Sent as a half message; transaction rolled back; consumed by 1 group.",
     ),
     "recalled": ([pub(), RECALLED], [], NOWHERE.format("Sent once; recalled")),
     "recalled in vain": ([pub(), recall(T0 + 20, success=False), *USED], [], ONCE),
     "recalled and consumed": ([pub(), RECALLED, *USED], ["consumed_all_the_same"], f"Sent once; recalled; {BY_ONE}"),
-    "waiting": ([HALF, COMMIT], ["not_consumed"], NOWHERE.format(f"{HALF_SENT}; committed")),
+    "waiting": ([HALF, COMMIT], ["not_consumed"], NOWHERE.format(f"{HALF_SENT}; transaction committed")),
     "clocks": ([pub(), *consume("R1", T0 - 7)], ["consumed_early"], ONCE),
     "failed": (
         [pub(), *USED, *consume("R2", T0 + 40, group="stock", success=False, code=ContextCode.RETURNNULL)],
@@ -114,8 +114,8 @@ def test_consumed_message_is_not_called_invisible(ends):
 
 # -- messages that unmodified RocketMQ clients traced
 E2E = "Sent once; consumed by 2 groups, 1 redelivery."
-COMMITTED = "Sent as a half message; committed after 2 checks; no consume in the trace."
-ROLLED_BACK = "Sent as a half message; rolled back after 1 check; no consume in the trace."
+COMMITTED = "Sent as a half message; transaction committed after 2 checks; no consume in the trace."
+ROLLED_BACK = "Sent as a half message; transaction rolled back after 1 check; no consume in the trace."
 GOLDEN = [
     ("rocketmq-5.3.3", "tx-unknown", COMMITTED, ["not_consumed"]),
     ("rocketmq-5.3.3", "retry", "No send in the trace; consumed by 1 group, 2 redeliveries.", ["no_send"]),
@@ -144,6 +144,8 @@ def test_checks_of_a_transaction_are_shown_in_order():
         (2871, "undecided on check"),
         (5204, "committed on check"),
     ]
+    (ends,) = [items for title, items in details_of(story) if title == "Transaction"]
+    assert [headline for headline, _ in ends] == [event.outcome for event in others]
 
 
 def test_keys_are_found_where_the_body_is_in_another_charset():

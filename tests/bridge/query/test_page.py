@@ -52,7 +52,7 @@ def test_card_shows_every_fact():
     text = Page(_page(story_of(*LIFE))).text
     assert re.search(r"delivery 2: success .*? retry 1 request id R2 ", text)
     for phrase in (
-        *("broker-a:10911", "Trans_Msg_Half", "EXCEPTION", "TIME_OUT", "COMMIT_MESSAGE, answers a check", "R2"),
+        *("broker-a:10911", "Trans_Msg_Half", "EXCEPTION", "TIME_OUT", "committed on check", "COMMIT_MESSAGE", "R2"),
         *("delivery 2: success", "no SubAfter in the trace", "no SubBefore in the trace", "DefaultRegion"),
         "RMQ_SYS_TRACE_TOPIC 0@4 #0",
     ):
