@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import as_path, open_parquet
-from spark_jobs.judging.counts import bucket_width_ms, sort_tally
+from spark_jobs.judging.counts import bucket_width_ms, in_order
 from spark_jobs.judging.evidence import SLOWEST, rank_differing, rank_hosts
 from spark_jobs.policy import gates
 from spark_jobs.report.result import (
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
-    from spark_jobs.report.result import Finding
 
 MOST_EVENTS: Final = 12
 """Events of one message that are shown; a message redelivered a thousand times is not drawn as a thousand lanes."""
@@ -181,6 +180,13 @@ def _locate_lines(pieces: Sequence[MalformedSample]) -> list[MalformedSample]:
     return [locate(piece) for piece in pieces]
 
 
+_COUNTED: Final = (
+    *("status", "status_by_kind", "findings", "reason", "reason_detail", "ageing", "duplicates", "timing"),
+    *("lifecycle", "open_break_age"),
+)
+"""The counts of keys that a ``Result`` has of its ``Tally``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRun:
     """A judged run: both sides (native, OTLP), what an earlier run left open, and what all its verdicts come to."""
@@ -201,7 +207,7 @@ def summarise(
     malformed: Sequence[MalformedSample],
 ) -> Result:
     """Return the result of a judged run, without its cost, with its ``graph`` and its samples' ``messages``."""
-    known, policy, counts = run.known, run.policy, sort_tally(run.judged.counted.tally)
+    known, policy, counts = run.known, run.policy, run.judged.counted.tally
     inputs, conservation = balance_inputs(run.sides, run.carried, counts, known)
     gated = gates.evaluate_gates(counts, known, policy)
     doubt = gates.find_doubt(counts, known, policy)
@@ -209,6 +215,7 @@ def summarise(
     instances, left_off = rank_hosts(run.judged.counted.hosts)
     profile, native_writer = policy.writer_names
     width_ms = bucket_width_ms(known.first_ms, known.data_end_ms)
+    counted: dict[str, Any] = {name: in_order(getattr(counts, name)) for name in _COUNTED}
     return Result(
         verdict=verdict.value,
         exit_code=int(code),
@@ -220,12 +227,6 @@ def summarise(
         grace_ms=policy.grace_ms,
         writers=Writers(profile=profile, native_writer=native_writer, evidence=policy.writer_evidence),
         inputs=inputs,
-        status=dict(counts.status),
-        status_by_kind={kind: dict(found) for kind, found in counts.status_by_kind.items()},
-        findings=_findings(counts),
-        ageing={word: dict(ages) for word, ages in counts.ageing.items()},
-        reason=dict(counts.reason),
-        reason_detail=dict(counts.reason_detail),
         fields=_fields(run, counts),
         gates=gated,
         conservation=conservation,
@@ -240,34 +241,24 @@ def summarise(
         slowest=read_slowest(run.samples),
         timelines=dict(sorted(messages.items())),
         timeline=tuple(
-            TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=dict(found))
+            TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=in_order(found))
             for start_ms, found in sorted(counts.buckets.items())
         ),
         malformed=tuple(replace(piece, text=policy.hide(piece.text)) for piece in _locate_lines(malformed)),
         graph=graph,
-        duplicates=dict(counts.duplicates),
-        timing=dict(counts.timing),
         doubt=doubt,
-        lifecycle=dict(counts.lifecycle),
-        open_break_age=dict(counts.open_age),
+        **counted,
     )
 
 
 def _fields(run: JudgedRun, counts: Tally) -> tuple[Field, ...]:
-    found = {name: dict(counts.fields[name]) for name in COMPARED_FIELDS}
+    found = {name: in_order(counts.fields[name]) for name in COMPARED_FIELDS}
     shown = {name for name, verdicts in found.items() if FieldVerdict.DIFFERENT.value in verdicts}
     differing = rank_differing(run.judged.counted.differing)
     return tuple(
         Field(name=name, verdicts=verdicts, differing_pairs=differing.get(name, ()) if name in shown else ())
         for name, verdicts in found.items()
     )
-
-
-def _findings(counts: Tally) -> dict[Finding, dict[str, int]]:
-    found: dict[Finding, dict[str, int]] = {}
-    for (status, reason, kind), keys in counts.strata.items():
-        found.setdefault((status, reason), {})[kind] = keys
-    return found
 
 
 # -- the balance: every record that was read is counted once, on each side and across both -----------------------------

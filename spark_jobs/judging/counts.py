@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_jobs.columns import opened
 from spark_jobs.judging.columns import NullableInts, is_any_of, is_equal, maximum
 from spark_jobs.judging.merge import COUNTS
-from spark_jobs.report.result import AGES
+from spark_jobs.report.result import AGES, Finding
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
@@ -68,7 +68,7 @@ def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPl
     last = end - find_last(verdicts) if carried.any() else end
     return {
         "age": _name_each(waits, end - event, name_age),
-        "open_age": _name_each(carried, last, lambda age_ms: name_open_age(age_ms, how.grace_ms)),
+        "open_break_age": _name_each(carried, last, lambda age_ms: name_open_age(age_ms, how.grace_ms)),
     }
 
 
@@ -81,21 +81,20 @@ def _name_each(mask: Any, age: NullableInts, name: Any) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of canonical keys, and per side the sums of ``merge.COUNTS`` over the keys in scope."""
+    """Counts of canonical keys, as in ``Result`` where that has the name, and sums of ``merge.COUNTS`` in scope."""
 
     status: Counter[str] = field(default_factory=Counter)
     status_by_kind: dict[str, Counter[str]] = field(default_factory=dict)
+    findings: dict[Finding, Counter[str]] = field(default_factory=dict)
     reason: Counter[str] = field(default_factory=Counter)
     reason_detail: Counter[str] = field(default_factory=Counter)
-    one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)  # (status, reason)
-    strata: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)  # (status, reason, kind)
     timing: Counter[str] = field(default_factory=Counter)
     duplicates: Counter[str] = field(default_factory=Counter)
-    ageing: dict[str, Counter[str]] = field(default_factory=dict)  # {PENDING | reason: {age: keys}}
+    ageing: dict[str, Counter[str]] = field(default_factory=dict)
     lifecycle: Counter[str] = field(default_factory=Counter)
-    open_age: Counter[str] = field(default_factory=Counter)  # OPEN_AGES, of keys carried into the next run
+    open_break_age: Counter[str] = field(default_factory=Counter)
     fields: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in COMPARED_FIELDS})
-    buckets: dict[int, Counter[tuple[str, str | None]]] = field(default_factory=dict)  # (status, reason)
+    buckets: dict[int, Counter[Finding]] = field(default_factory=dict)
     keys: Counter[str] = field(default_factory=Counter)  # native, otlp, both
     pending: Counter[str] = field(default_factory=Counter)  # native, otlp: pending keys that only that side has
     sums: Counter[str] = field(default_factory=Counter)
@@ -132,18 +131,13 @@ def _group(words: Mapping[str, Column], sums: Mapping[str, Column] | None = None
         yield dict(zip((*words, "keys", *sums), row, strict=True))
 
 
-def sort_tally(tally: Tally) -> Tally:
-    """Return the same counts in one order, whatever the buckets: statuses and reasons as in their lists."""
-    return Tally(**{name: _in_order(getattr(tally, name)) for name in tally.__slots__})
-
-
 _PLACES: Final = {word: place for words in (Status, Reason) for place, word in enumerate(list[str](words))}
 
 
-def _in_order(counts: Any) -> Any:
-    if isinstance(counts, Counter):
-        return Counter(dict(sorted(counts.items(), key=_order)))
-    return {key: _in_order(each) for key, each in sorted(counts.items(), key=_order)}
+def in_order(counts: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the same counts in one order, whatever the buckets: statuses and reasons as in their lists."""
+    items = sorted(counts.items(), key=_order)
+    return {key: in_order(each) if isinstance(each, dict) else each for key, each in items}
 
 
 def _order(item: tuple[Any, Any]) -> list[tuple[int, str]]:
@@ -180,13 +174,12 @@ def add_judgement(tally: Tally, row: Mapping[str, Any]) -> None:
 
 
 def _add_in_scope(tally: Tally, row: Mapping[str, Any], keys: int) -> None:
-    tally.strata[row["status"], row["reason"], row["kind"]] += keys
-    for name in ("timing", "duplicates", "lifecycle", "open_age"):
+    tally.findings.setdefault((row["status"], row["reason"]), Counter())[row["kind"]] += keys
+    for name in ("timing", "duplicates", "lifecycle", "open_break_age"):
         if row[name]:
             getattr(tally, name)[row[name]] += keys
     if row["reason"]:
         tally.reason[row["reason"]] += keys
-        tally.one_sided[row["status"], row["reason"]] += keys
     if row["age"]:
         still_open = row["reason"] if row["reason"] in _OPEN else Status.PENDING.value
         tally.ageing.setdefault(still_open, Counter())[row["age"]] += keys

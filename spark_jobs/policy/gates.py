@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.wording import plural
@@ -38,10 +39,10 @@ _MS_PER_S: Final = 1_000
 
 def count_losses(tally: Tally) -> dict[str, Loss]:
     """Return what each side lacks; ``checked`` are the keys it should have had, settled."""
-    found = {}
+    found, keys = {}, Counter({finding: kinds.total() for finding, kinds in tally.findings.items()})
     for side, status in LACKING.items():
-        unexplained = tally.one_sided[status.value, Reason.UNEXPLAINED.value]
-        attributed = sum(tally.one_sided[status.value, reason] for reason in ATTRIBUTED)
+        unexplained = keys[status.value, Reason.UNEXPLAINED.value]
+        attributed = sum(keys[status.value, reason] for reason in ATTRIBUTED)
         checked = tally.keys["both"] + unexplained + attributed
         found[side] = Loss(
             unexplained=unexplained,

@@ -249,7 +249,7 @@ def test_open_events_have_an_age_before_the_end_of_the_data():
     in_flight, abandoned = {"5 to 15 min": 1, "1 to 5 min": 1}, {"15 to 60 min": 1}
     assert counts.ageing == {"PENDING": {"under 1 min": 1}, "IN_FLIGHT": in_flight, "ABANDONED": abandoned}
     assert counts.lifecycle == {"new": 4}
-    assert sum(counts.open_age.values()) == 4
+    assert sum(counts.open_break_age.values()) == 4
 
 
 @given(texts=st.lists(st.one_of(st.none(), st.text(max_size=30))))

@@ -48,15 +48,15 @@ def test_clean_run_passes_every_gate():
 @pytest.mark.parametrize(
     ("gate", "outcome", "parts", "facts"),
     [
-        ("unexplained_loss_native", "fail", {"one_sided": Counter({("OTLP_ONLY", "UNEXPLAINED"): 1})}, {}),
-        ("unexplained_loss_otlp", "fail", {"one_sided": Counter({("NATIVE_ONLY", "UNEXPLAINED"): 1})}, {}),
+        ("unexplained_loss_native", "fail", {"findings": {("OTLP_ONLY", "UNEXPLAINED"): Counter(consume=1)}}, {}),
+        ("unexplained_loss_otlp", "fail", {"findings": {("NATIVE_ONLY", "UNEXPLAINED"): Counter(consume=1)}}, {}),
         ("conflicting_duplicates", "fail", {"duplicates": Counter(conflicting=1)}, {}),
         ("malformed", "fail", {}, {"malformed": {"native": 0, "otlp": 1}}),
         ("critical_field_agreement", "fail", {"fields": {"success": Counter(EQUAL=99, DIFFERENT=1)}}, {}),
         ("field_agreement", "warn", {"fields": {"success": Counter(EQUAL=9), "tags": Counter(MISSING_OTLP=1)}}, {}),
         ("late", "warn", {"timing": Counter(on_time=98, late_native=2)}, {}),
-        ("attributed_loss_native", "warn", {"one_sided": Counter({("OTLP_ONLY", "DROP_ATTRIBUTED"): 2})}, {}),
-        ("attributed_loss_otlp", "warn", {"one_sided": Counter({("NATIVE_ONLY", "SHUTDOWN_WINDOW"): 2})}, {}),
+        ("attributed_loss_native", "warn", {"findings": {("OTLP_ONLY", "DROP_ATTRIBUTED"): Counter(consume=2)}}, {}),
+        ("attributed_loss_otlp", "warn", {"findings": {("NATIVE_ONLY", "SHUTDOWN_WINDOW"): Counter(consume=2)}}, {}),
         ("writer_silent", "warn", {"reason": Counter(WRITER_SILENT=1)}, {}),
         ("duplicate_excess", "fail", {"sums": Counter(native_records=1_000, otlp_exact_duplicates=3)}, {}),
     ],
@@ -77,8 +77,8 @@ def test_duplicate_excess_is_a_rate_with_an_inclusive_bound():
 @pytest.mark.parametrize(
     ("parts", "strict", "expected"),
     [
-        ({"one_sided": Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): 900})}, False, ("WARN", 0)),
-        ({"one_sided": Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): 1})}, False, ("PASS", 0)),
+        ({"findings": {("NATIVE_ONLY", "DROP_ATTRIBUTED"): Counter(consume=900)}}, False, ("WARN", 0)),
+        ({"findings": {("NATIVE_ONLY", "DROP_ATTRIBUTED"): Counter(consume=1)}}, False, ("PASS", 0)),
         ({"timing": Counter(on_time=1, late_otlp=1)}, False, ("WARN", 0)),
         ({"timing": Counter(on_time=1, late_otlp=1)}, True, ("FAIL", 1)),
         ({"timing": Counter(no_time=100)}, False, ("PASS", 0)),  # nothing to measure
@@ -160,8 +160,8 @@ def test_bound_lies_between_the_seen_rate_and_one(seen, more):
 
 def test_loss_is_counted_on_the_side_that_lacks_it():
     reasons = {"UNEXPLAINED": 2, "COUNTERPART_MALFORMED": 3, "BY_DESIGN": 50}
-    one_sided = {("OTLP_ONLY", reason): count for reason, count in reasons.items()} | {("NATIVE_ONLY", "IN_FLIGHT"): 1}
-    lost = count_losses(tally(one_sided=Counter(one_sided)))
+    findings = {("OTLP_ONLY", reason): Counter(publish=1, consume=count - 1) for reason, count in reasons.items()}
+    lost = count_losses(tally(findings=findings | {("NATIVE_ONLY", "IN_FLIGHT"): Counter(consume=1)}))
     assert (lost["native"].unexplained, lost["native"].attributed, lost["native"].checked) == (2, 3, 105)
     assert (lost["otlp"].unexplained, lost["otlp"].attributed, lost["otlp"].checked) == (0, 0, 100)
 
@@ -172,7 +172,7 @@ ROW = {
     "timing": "no_time",
     "key_level": 1,
     "bucket_ms": 0,
-    **dict.fromkeys(("reason", "reason_detail", "duplicates", "age", "lifecycle", "open_age")),
+    **dict.fromkeys(("reason", "reason_detail", "duplicates", "age", "lifecycle", "open_break_age")),
     **dict.fromkeys(("on_native", "on_otlp"), True),
     **dict.fromkeys(("native_count", "otlp_count", "otlp_records", "half_merged", "keys"), 2),
     "native_records": 4,
@@ -213,7 +213,7 @@ def test_one_record_unaccounted_for_breaks_the_balance(native, otlp):
 
 
 def test_gate_below_its_minimum_sample_is_inconclusive():
-    lost = tally(one_sided=Counter({("OTLP_ONLY", "UNEXPLAINED"): 1}))
+    lost = tally(findings={("OTLP_ONLY", "UNEXPLAINED"): Counter(consume=1)})
     for minimum, expected in ((101, "fail"), (102, "inconclusive")):
         gates = {**DEFAULT_GATES}
         gates["unexplained_loss_native"] = replace(gates["unexplained_loss_native"], minimum_sample=minimum)
