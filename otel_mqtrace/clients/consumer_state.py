@@ -54,7 +54,6 @@ class ConsumerState(ClientState, ABC):
     def open(self, message: Any, tracing: Tracing) -> Owner | None:
         """Open the span of a message that is handled explicitly; ``None`` when it is not traced."""
         self.bind(tracing)
-        self.explicit.record_block()
         calls = self.hook.before(self.incoming([message]))
         return Owner(calls[0], calls[0].finish) if calls else None
 
@@ -117,14 +116,16 @@ class KafkaConsumerState(ConsumerState):
         received = self.incoming(messages)
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
-        left = self.explicit.expect_blocks(len(received))
+        left = self.explicit.expect_blocks()
         calls = [] if left else hook.before(received, batch=batch)
         # first of all: what is open must be ended, whatever fails from here on
         delivery = self.in_flight.hold(calls, handed)
         owners = {index: call for call in calls for index in call.indexes}
+        awaited = [left and is_traced(each.topic) for each in received]
+        self.explicit.record_left(sum(awaited))
         entries = [
-            (each.topic, each.partition, each.offset, self.number, owners.get(index), left and is_traced(each.topic))
-            for index, each in enumerate(received)
+            (each.topic, each.partition, each.offset, self.number, owners.get(index), is_awaited)
+            for index, (each, is_awaited) in enumerate(zip(received, awaited, strict=True))
         ]
         self._registry.remember_all(list(map(id, messages)), entries)
         if self.settles:

@@ -270,9 +270,11 @@ class MessageRegistry:
         found = self._find(message)
         if found is not None:
             key, entry = found
-            topic, partition, offset, number, call, _ = entry
+            topic, partition, offset, number, call, is_awaited = entry
             reference = self._owners.get(number)
             owner = None if reference is None else reference()
+            if is_awaited and owner is not None:
+                owner.explicit.record_block()
             # Handled a second time it is a second attempt, with its own span.
             if self._entries.get(key) is entry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)

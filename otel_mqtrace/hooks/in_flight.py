@@ -214,13 +214,15 @@ class ExplicitMode:
         self._has_warned = False
         self._waiting = 0
 
-    def expect_blocks(self, messages: int) -> bool:
-        """Return whether ``messages`` now handed over are left to their blocks; call this once for each poll."""
+    def expect_blocks(self) -> bool:
+        """Return whether messages now handed over are left to their blocks; call this once for each poll."""
         if self.is_on and self._patience is not None and self._waiting >= self._patience:
             self.is_on = False
-        if self.is_on:
-            self._waiting += messages
         return self.is_on
+
+    def record_left(self, messages: int) -> None:
+        """So many traced messages were left to their blocks."""
+        self._waiting += messages
 
     def record_block(self) -> None:
         """A message that was left has its block."""

@@ -42,6 +42,7 @@ class ClientPatches(Patches):
     name = "rocketmq-python-client"
     active = active
     source = received_messages
+    ending = (received_messages.clear,)
 
     def patch(self, tracing: Tracing) -> None:
         """Wrap the methods; a class that this version of the client does not have is noted."""

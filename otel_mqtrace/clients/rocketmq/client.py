@@ -149,7 +149,8 @@ class ReceivedMessage:
     ``properties`` and ``keys`` are what was sent with it: clients up to 5.0.9 keep them to themselves.
     ``holder`` is the consumer's side that handed it over, ``handled_in`` the context of its latest span, ``listening``
     whether a listener has it now; ``tries`` counts the calls of a listener for it, ``until_ns`` is when the broker will
-    deliver it again, ``postponed_ns`` when the application last moved that.
+    deliver it again, ``postponed_ns`` when the application last moved that. ``awaited`` is its number among those left
+    to blocks.
     """
 
     msg_id: str | None = None
@@ -165,6 +166,7 @@ class ReceivedMessage:
     tries: int = 0
     until_ns: int = 0
     postponed_ns: int | None = None
+    awaited: int | None = None
 
     def handle_in(self, call: ProcessSpan) -> None:
         """Remember the span it is handled in."""

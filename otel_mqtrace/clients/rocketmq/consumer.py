@@ -7,6 +7,8 @@ thread, or until its invisible duration is over and the broker delivers it again
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import OrderedDict
 from contextlib import nullcontext
 from functools import partial
 from threading import Thread, current_thread
@@ -16,6 +18,7 @@ from weakref import WeakKeyDictionary, ref
 from opentelemetry import context, trace
 from rocketmq import Message
 
+from otel_mqtrace._workers import restart_in_child
 from otel_mqtrace.clients.consumer_state import ConsumerState
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.rocketmq.client import (
@@ -29,10 +32,10 @@ from otel_mqtrace.clients.rocketmq.client import (
     settled,
 )
 from otel_mqtrace.clients.settlement import record_settlement
-from otel_mqtrace.clients.state import take_all
+from otel_mqtrace.clients.state import MAX_MESSAGES, take_all
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import closing_exception
-from otel_mqtrace.hooks.outcome import defer_end
+from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, defer_end, ends_at_exit
 from otel_mqtrace.hooks.process import Owner
 from otel_mqtrace.hooks.scope import BlockScope, ambient_context
 from otel_mqtrace.hooks.tracing import ClientInfo
@@ -91,12 +94,15 @@ class RocketMqConsumerState(ConsumerState):
             return
         self._give_up_late({message.msg_id for message in received})
         self.hook.received(received, start_ns=start_ns, batch=True)
-        left = self.explicit.expect_blocks(len(received))
+        left = self.explicit.expect_blocks()
         until_ns = self.hook.now_ns() + _duration_ns(invisible_s)
         handed = [received_of(message) for message in messages]
         for message, what in zip(handed, received, strict=True):
             calls = [] if left else self.hook.before([what])
             message.holder, message.until_ns = self, until_ns
+            if left and self.tracing.is_traced(what.topic):
+                self.explicit.record_left(1)
+                received_messages.leave(message)
             for call in calls:
                 message.handle_in(call)
                 self._held[message] = None
@@ -223,7 +229,37 @@ def _leave_to_listener(call: ProcessSpan, code: ContextCode, exception: BaseExce
 
 
 class _ReceivedMessages:
-    """The received messages; a source of ``process``."""
+    """The received messages; a source of ``process``. Of those left to blocks the last 10,000 are awaited."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._awaited: OrderedDict[int, bool] = OrderedDict()
+        restart_in_child(self)
+        ends_at_exit.append(self.clear)
+
+    def leave(self, message: ReceivedMessage) -> None:
+        """Await the block of a message that has no span."""
+        message.awaited = number = next(self._numbers)
+        self._awaited[number] = True
+        if len(self._awaited) > MAX_MESSAGES:
+            self._count_oldest()
+
+    def clear(self) -> None:
+        """Count what still waits for its block: none of it will come."""
+        while self._count_oldest():
+            pass
+
+    def after_fork(self) -> None:
+        """In a child: leave the counting of the parent's messages to the parent."""
+        self._awaited.clear()
+
+    def _count_oldest(self) -> bool:
+        try:
+            self._awaited.popitem(last=False)
+        except KeyError:  # there is none, or another thread was here as well
+            return False
+        count_missing(UNHANDLED)
+        return True
 
     def owner_of(self, message: object, consumer: object | None) -> Owner | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
@@ -234,12 +270,19 @@ class _ReceivedMessages:
         if received.listening and received.call is not None:
             return Owner(received.call, partial(_leave_to_listener, received.call))
         holder: RocketMqConsumerState | None = received.holder
+        if holder is not None and self._is_awaited(received):
+            holder.explicit.record_block()
         taken = None if holder is None else holder.take(received)
         if taken is not None:
             return taken
         known = None if consumer is None else consumer_state(consumer)
         owner = known or holder or RocketMqConsumerState(ClientInfo(system="rocketmq"))
         return owner.open(message, tracing)
+
+    def _is_awaited(self, message: ReceivedMessage) -> bool:
+        """Return ``True`` for a message that waits for its block, once."""
+        number, message.awaited = message.awaited, None
+        return number is not None and self._awaited.pop(number, False)
 
 
 received_messages: Final = _ReceivedMessages()

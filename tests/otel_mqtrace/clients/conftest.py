@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
+from otel_mqtrace.hooks.outcome import missing_counts
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 
 APPLICATION = """
@@ -58,6 +59,13 @@ def application():
     del sys.modules["application"]
     vars(module).clear()
     gc.collect()  # classes live on until then, for everybody who asks for all there are
+
+
+@pytest.fixture
+def unhandled():
+    """Return what has been counted of messages without a span, or of outcomes without one, since the test began."""
+    before = missing_counts()
+    return lambda: {name: count - before[name] for name, count in missing_counts().items() if count != before[name]}
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from otel_mqtrace import process
 from otel_mqtrace._workers import LiveObjects
 from otel_mqtrace.clients.state import MessageRegistry
 from otel_mqtrace.hooks import outcome
-from otel_mqtrace.hooks.outcome import missing_counts
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -89,12 +88,6 @@ def test_second_block_of_a_message_or_its_copy_has_a_second_span(consuming, span
     assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 2
 
 
-@pytest.fixture
-def unhandled():
-    before = missing_counts()
-    return lambda: {name: count - before[name] for name, count in missing_counts().items() if count != before[name]}
-
-
 def test_blocks_share_the_span_of_the_first_batch_and_have_their_own_until_one_is_missing(consuming, spans, unhandled):
     consumer = consuming(*[b"x"] * 9)
     with process(consume(consumer, 2)[0]):
@@ -110,6 +103,21 @@ def test_blocks_share_the_span_of_the_first_batch_and_have_their_own_until_one_i
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
     MqTraceInstrumentor().uninstrument()
     assert (missed.offset(), unhandled()) == (6, {"handed_over_unhandled": 1})
+
+
+def test_messages_of_an_excluded_topic_do_not_wait_for_blocks(consuming, spans, fill, kafka, topic):
+    kafka.create_topic(f"audit-{topic}", partitions=1)
+    fill(f"audit-{topic}", b"x")
+    consumer = consuming(*[b"x"] * 4, topic_exclude="audit-*")
+    for message in process.each(consume(consumer, 2)):
+        assert message.topic() == topic
+    spans.take()
+    consumer.assign([confluent_kafka.TopicPartition(f"audit-{topic}", 0, 0)])
+    poll(consumer)
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 2)])
+    for message in process.each(consume(consumer, 2)):
+        assert message.topic() == topic
+    assert len(spans.take_all()) == 2
 
 
 def test_explicit_mode_has_a_span_in_the_block_only_also_when_its_consumer_is_gone(

@@ -14,7 +14,8 @@ from rocketmq.grpc_protocol import Code
 from rocketmq.v5.exception import BadRequestException, ClientException
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.rocketmq.consumer import consumer_state
+from otel_mqtrace.clients.rocketmq.client import ReceivedMessage
+from otel_mqtrace.clients.rocketmq.consumer import consumer_state, received_messages
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
@@ -242,6 +243,25 @@ def test_explicit_mode_has_a_span_in_the_block_only(receiving, spans, topic):
     with process(message):
         pass
     assert spans.take(f"process {topic}").attributes["mqtrace.group_name"] == "billing"
+
+
+def test_message_of_explicit_mode_without_a_block_is_counted(receiving, spans, topic, unhandled):
+    consumer, (first, second), _ = receiving(b"1", b"2", process_spans="explicit")
+    with process(first):
+        consumer.ack(first)
+    consumer.ack(second)
+    assert unhandled() == {}
+    RocketMqInstrumentor().uninstrument()
+    assert (len(spans.take_all(f"process {topic}")), unhandled()) == (1, {"handed_over_unhandled": 1})
+
+
+def test_awaited_blocks_are_limited_and_left_to_the_parent_after_a_fork(unhandled):
+    for _ in range(10_001):
+        received_messages.leave(ReceivedMessage())
+    assert unhandled() == {"handed_over_unhandled": 1}
+    received_messages.after_fork()
+    received_messages.clear()
+    assert unhandled() == {"handed_over_unhandled": 1}
 
 
 def test_shutdown_by_an_exception_sets_the_outcome_of_the_current_message(receiving, spans, topic):
