@@ -114,10 +114,10 @@ class NativeForwarding:
                     self.counts.without_record[found.scope] += 1
         return taken
 
-    def expire(self, behind: Collection[int | None] = ()) -> None:
+    def expire(self, behind: Collection[int | None]) -> None:
         """Nothing waits."""
 
-    def flush(self) -> None:
+    def end_pass(self, *, flush: bool = False) -> None:
         """Nothing waits."""
 
     def hold(self) -> set[Place]:

@@ -79,7 +79,8 @@ class _State:
     """What this process has seen of one partition.
 
     ``resumed`` is what an earlier process left, until its messages were read again. ``first`` is the first message
-    since the last commit, of a file the first; ``held`` the first one that was held at that commit.
+    since the last commit, of a file that is not committed yet its first; ``held`` the first one that was held at that
+    commit.
     """
 
     resumed: _Entry | None
@@ -115,6 +116,7 @@ class ResumeFile:
         ) or {}
         self._written: dict[_Partition, _Entry] | None = None
         self._states: dict[_Partition, _State] = {}
+        self._unfinished: _Partition | None = None  # of which messages were read last: of a file more may follow
 
     def remaining_records(self, message: LandedMessage) -> Container[int] | None:
         """Return the indexes of the records of ``message`` that are still to be taken: ``None`` stands for all."""
@@ -122,6 +124,7 @@ class ResumeFile:
         if offset is None:
             return None
         place = (offset, message.arrival_ms)
+        self._unfinished = partition
         state = self._states.get(partition)
         if state is None:
             left = self._resumed.pop(partition, None)
@@ -135,8 +138,14 @@ class ResumeFile:
             return None
         return state.resumed.pending.pop(offset, ())
 
+    def end_file(self) -> None:
+        """Note that the file of the last message has no more."""
+        self._unfinished = None
+
     def remember(self, waiting: Iterable[Record]) -> None:
         """Write down what is settled once everything taken, but for ``waiting``, is delivered; then one may commit.
+
+        Once more after the last commit, so that what it covers is taken again where positions are moved by hand.
 
         Raises:
             UsageError: the file cannot be written.
@@ -152,7 +161,8 @@ class ResumeFile:
             self._written = entries
         for partition, state in self._states.items():
             state.held = min(held[partition].begins) if partition in held else None
-            if partition[1] is not None or partition not in held:  # a file with a waiting record is read again whole
+            # A file is read again whole if a record of it waits, or its rest has not come yet.
+            if partition[1] is not None or (partition not in held and partition != self._unfinished):
                 state.first = None
 
 

@@ -109,6 +109,8 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                     on_commit=on_commit,
                     on_pass=partial(_print_pass, source=source, spans=forwarding),
                 )
+            if forwarding is not None:
+                forwarding.hold()  # of what is committed nothing is remembered: positions may be moved back
         except (PeerError, UsageError) as error:
             if isinstance(error, UsageError) and not source.has_committed:
                 raise

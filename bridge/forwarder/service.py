@@ -88,7 +88,7 @@ def forward_once(  # noqa: PLR0913 - targets, and when to end
             if is_stopped:
                 return moved
     if spans is not None:
-        spans.flush() if flush else spans.expire()
+        spans.end_pass(flush=flush)
     return moved + _settle(source, landing, spans, taken, on_commit)
 
 

@@ -243,17 +243,14 @@ class SpanForwarding:
             self._hand_over(whole)
         return new
 
-    def expire(self, behind: Collection[int | None] = ()) -> None:
-        """Release records that waited too long, by how far the slowest partition that is ``behind`` has been read.
+    def expire(self, behind: Collection[int | None]) -> None:
+        """Release records that waited too long, by how far the slowest of the partitions ``behind`` has been read."""
+        self._ready += self._pairing.expire(min(self._arrived_ms.get(each, 0) for each in behind))
 
-        With none behind, all that had arrived when the pass began has been read: their age is that of then.
-        """
-        read_to_ms = min((self._arrived_ms.get(each, 0) for each in behind), default=self._pass_began_ms)
-        self._ready += self._pairing.expire(read_to_ms)
-
-    def flush(self) -> None:
-        """Release all waiting records."""
-        self._ready += self._pairing.flush()
+    def end_pass(self, *, flush: bool = False) -> None:
+        """Release records that had waited too long when the pass began, or all (``flush``): all of then was read."""
+        self._ready += self._pairing.flush() if flush else self._pairing.expire(self._pass_began_ms)
+        self._memory.end_file()
 
     def deliver(self) -> int:
         """Have everything delivered that does not wait; return how many spans were since the last time.

@@ -90,6 +90,17 @@ def test_topic_without_a_trace_record_is_one_line(topic, tmp_path, mqtrace):
         assert (code, err) == (0, said)
 
 
+def test_offsets_that_are_moved_back_forward_everything_again(topic, receiver, tmp_path):
+    topic.send(body_of(pub()), body_of(before(), after()), partition=0)
+    options = _options(topic, receiver, "--once", "--state", str(tmp_path))
+    assert main(["forward", *options]) == 0
+    consumer = Consumer({"bootstrap.servers": topic.servers, "group.id": "mqtrace-forward", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(topic.name, 0, 0)], asynchronous=False)
+    consumer.close()
+    assert main(["forward", *options]) == 0
+    assert [len(copies) for copies in receiver.spans.values()] == [2, 2]
+
+
 def test_unreachable_receiver_is_exit_2_and_one_line(topic, mqtrace):
     topic.send(body_of(pub()), partition=0)
     options = ["--source", topic.url, "--otlp-endpoint", "http://user:secret@127.0.0.1:1/\x1b"]

@@ -420,6 +420,23 @@ def test_file_is_read_from_its_beginning_whatever_waits(file):
     assert _read(ResumeFile(file), 0, 1, 2, partition=None) == [[], [0], []]
 
 
+def test_file_of_several_commits_is_passed_over_from_its_beginning(file):
+    """Its position is committed when all of it was read: a restart before that begins at its first message."""
+    memory = _remember(file, read=(0, 1), partition=None)
+    _read(memory, 2, 3, partition=None)
+    memory.remember([])
+    assert _read(ResumeFile(file), 0, 1, 2, 3, 4, partition=None) == [[], [], [], [], "all"]
+
+
+def test_what_was_committed_last_is_forwarded_again_where_its_position_is_moved_back(file):
+    for partition in (0, None):
+        memory = _remember(file, read=(0, 1), partition=partition)
+        memory.end_file()
+        for _ in range(2):
+            memory.remember([])
+        assert _read(ResumeFile(file), 0, 1, partition=partition) == ["all", "all"]
+
+
 def test_file_that_cannot_be_read_or_written_is_one_sentence(file):
     memory = ResumeFile(file)
     file.parent.touch()
