@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from threading import get_ident
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -130,17 +130,21 @@ def returned(state: AnyConsumerState, result: Any, *, start_ns: int | None, batc
             errors = [each for each in items if not is_message(each)]
             state.record_refused(errors)
             if not messages:
-                _failed(state, errors[0], start_ns=start_ns, batch=batch)
+                _failed(state, errors, start_ns=start_ns, batch=batch)
         if messages:
             state.hand_over(messages, start_ns=start_ns, batch=batch, handed=result)
     except BaseException:  # noqa: BLE001 - as guarded() does; this is every poll's
         note_failure("Consumer.returned")
 
 
-def _failed(state: AnyConsumerState, message: Any, *, start_ns: int | None, batch: bool) -> None:
-    """Record a poll that returned an error; the end of a partition is not an error."""
-    error = message.error()
-    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
+def _failed(state: AnyConsumerState, items: Sequence[Any], *, start_ns: int | None, batch: bool) -> None:
+    """Record a poll that returned no message, with its first error: ends of partitions alone leave it empty."""
+    errors = (each.error() for each in items)
+    end = KafkaError._PARTITION_EOF  # noqa: SLF001 - its name
+    error = next((each for each in errors if each is not None and each.code() != end), None)
+    if error is None:
+        state.hook.empty(start_ns=start_ns, batch=batch)
+    else:
         state.hook.poll_failed(start_ns=start_ns, batch=batch, **describe_failure(error))
 
 
@@ -162,7 +166,7 @@ def refused(state: AnyConsumerState, raised: Any, *, start_ns: int | None, batch
         for call in hook.before(received):
             hook.after(call, code=ContextCode.EXCEPTION, exception=exception, error=error_type(raised))
     elif message is not None:
-        _failed(state, message, start_ns=start_ns, batch=batch)
+        _failed(state, [message], start_ns=start_ns, batch=batch)
     else:
         hook.poll_failed(start_ns=start_ns, batch=batch, **describe_failure(raised))
 

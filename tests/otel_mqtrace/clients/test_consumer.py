@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
-from confluent_kafka import DeserializingConsumer, Message
+from confluent_kafka import DeserializingConsumer, KafkaError, Message
 from confluent_kafka.error import ConsumeError, ValueDeserializationError
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
@@ -195,6 +195,21 @@ class TestWhatIsNoMessage:
             assert poll(consumer).error() is not None
         spans.assert_empty()
 
+    @pytest.mark.parametrize(
+        ("codes", "error"),
+        [
+            ((KafkaError._PARTITION_EOF, KafkaError.TOPIC_AUTHORIZATION_FAILED), "TOPIC_AUTHORIZATION_FAILED"),
+            ((KafkaError._PARTITION_EOF, KafkaError._PARTITION_EOF), None),
+        ],
+        ids=["failed", "empty"],
+    )
+    def test_ends_of_partitions_hide_no_error_and_are_an_empty_poll(self, instrument, spans, codes, error):
+        instrument(receive_spans=True, empty_poll_spans=True)
+        with Scripted(NOWHERE) as consumer:
+            consumer.batch = [Message(topic="orders", partition=0, offset=1, error=KafkaError(code)) for code in codes]
+            assert consumer.consume(2) == consumer.batch
+        assert spans.take("poll").attributes.get("error.type") == error
+
     def test_batch_with_the_end_of_a_partition_records_its_messages(self, consuming, spans, topic):
         consumer = consuming(b"1", b"2", conf={"enable_partition_eof": True}, receive_spans=True)
         batch = consumer.consume(3, 10)
@@ -240,6 +255,13 @@ class Composed(confluent_kafka.Consumer):
 
     def consume(self, num_messages=1, timeout=-1):
         return [self.poll(timeout) for _ in range(num_messages)]
+
+
+class Scripted(confluent_kafka.Consumer):
+    """A consumer whose batch is what a test says."""
+
+    def consume(self, num_messages=1, timeout=-1):
+        return self.batch
 
 
 class Endless(Composed):
