@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import as_path, make_directory, open_parquet
-from spark_jobs.columns import encode, hash_texts, mark, mix, take_rows
+from spark_jobs.columns import encode, hash_texts, is_known, mark, mix, take_rows
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.judging.columns import NullableInts, flatten_sides, identified_by_offset, is_any_of, is_equal
 from spark_jobs.schemas import EVENT
@@ -157,10 +157,10 @@ class CarriedPositions:
         return rows[found], np.flatnonzero(again)
 
 
-def drop_read_again(events: pa.Table, carried: CarriedPositions) -> pa.Table:
-    """Return the fresh events without those that are carried over as well: each is judged once, as carried."""
+def drop_read_again(carried: CarriedPositions, events: pa.Table) -> pa.Table:
+    """Return events without the fresh ones that are carried over as well: each is judged once, as carried."""
     rows, _ = carried.match(events)
-    return events.filter(pa.array(~mark(len(events), rows))) if len(rows) else events
+    return events.filter(pa.array(~mark(len(events), rows) | is_known(events["first_seen_run"])))
 
 
 def _has_partner(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bridge.storage import as_path
 from spark_jobs.exchange.engine import merge_along, release_memory
@@ -125,14 +124,8 @@ def pack_events(
 
     An event that is both carried (in the files ``again``) and read again is packed as carried.
     """
-    keep = partial(_keep_once, CarriedPositions.read(again)) if again else None
+    keep = partial(drop_read_again, CarriedPositions.read(again)) if again else None
     yield from pack_pieces(buckets, pieces, together=together, keep=keep)
-
-
-def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
-    is_carried = pc.is_valid(events["first_seen_run"])
-    fresh = drop_read_again(events.filter(pc.invert(is_carried)), carried)
-    return pa.concat_tables([fresh, events.filter(is_carried)])
 
 
 def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blobs: list[bytes]) -> Judged:
