@@ -175,9 +175,10 @@ EXPLAINERS: Final = (
         excludes=_is_only_carried,
     ),
     _by_design(CALL_WITHOUT_REGION, rules.find_calls_without_region),
-    _by_design(TRACE_OFF, rules.find_unrecorded_messages, confirm=rules.confirm_trace_off),
-    _by_design(LITE_PULL, rules.find_lite_pull),
-    Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED, rules.find_unsampled),
+    _by_design(TRACE_OFF, rules.find_unrecorded_messages, confirm=rules.confirm_trace_off, excludes=rules.was_lost),
+    _by_design(LITE_PULL, rules.find_lite_pull, excludes=rules.was_lost),
+    Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED_SENDS, rules.find_unsampled_sends),
+    Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED, rules.find_unsampled, excludes=rules.was_lost),
     Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, excludes=_is_only_carried),
     Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, excludes=_is_only_carried),
     Explainer(Reason.LATE_BEYOND_RETENTION, rules.BEGINNINGS, rules.find_before_input, excludes=_is_carried),
@@ -191,6 +192,10 @@ class Reasons(NamedTuple):
 
     reasons: Column
     details: Column
+
+
+NO_REASONS: Final = Reasons(pa.nulls(0, pa.string()), pa.nulls(0, pa.string()))
+"""Those of no row."""
 
 
 def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach all others
@@ -214,7 +219,7 @@ def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach 
 
     findings = [find(residue.slice(begin, rows_at_once)) for begin in range(0, len(residue), rows_at_once)]
     if not findings:
-        return Reasons(pa.nulls(0, pa.string()), pa.nulls(0, pa.string()))
+        return NO_REASONS
     columns = flatten_sides(residue)
     whole = rules.Residue(columns, pa.concat_tables(findings), np.zeros(len(residue), bool), policy)
     wanted = _find_gap_questions(whole)

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from spark_jobs.columns import encode, is_known, is_true, join_codes
 from spark_jobs.explain.evidence import NEXT_IDS
 from spark_jobs.explain.keys import COUNTER_VALUES
-from spark_jobs.judging.columns import NullableInts, is_equal
-from spark_jobs.taxonomy import Kind
+from spark_jobs.judging.columns import NullableInts, either, is_any_of, is_equal
+from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,8 +48,9 @@ INSTANCES: Final = ("process", "service")
 """What may have ended: the details of SHUTDOWN_WINDOW."""
 BEGINNINGS: Final = ("before_first_native", "before_first_otlp")
 """Which input begins later: the details of LATE_BEYOND_RETENTION."""
-UNSAMPLED: Final = ("link_flags", "whole_message", "whole_call")
-"""What shows that a span was never created: the details of NOT_SAMPLED that links give."""
+UNSAMPLED_SENDS: Final = ("link_flags",)
+UNSAMPLED: Final = ("whole_message", "whole_call")
+"""What is never created together: the details of NOT_SAMPLED that links of other messages give."""
 
 _SIDES: Final = (("otlp", "native"), ("native", "otlp"))
 _ENOUGH: Final = 10  # keys of a service or process before its silence is evidence: one may just be lost
@@ -61,6 +62,15 @@ _IDS_PER_KEY: Final = 4  # a message, its context, its share of a trace message,
 _BUSY_MS: Final = 1_000  # in which not even a busy process generates 65 536 ids
 _PROVING_SENDS: Final = 2  # without a context, before their producer is one that does not trace
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_LOST: Final = frozenset({Reason.UNEXPLAINED.value, Reason.DROP_ATTRIBUTED.value})
+
+
+def was_lost(columns: Mapping[str, Column]) -> Mask:
+    """Return which keys an earlier run called lost and this run does not read again.
+
+    That run saw all around them; what is absent from this run's input, which lacks it, excuses none of them.
+    """
+    return is_any_of(either(columns, "left_as"), _LOST)
 
 
 # -- sends of producers that do not trace -----------------------------------------------------------------------------
@@ -79,7 +89,7 @@ class _Send(NamedTuple):
     Attributes:
         next_ms: how long after its own id the next recorded one was generated.
         ids_between: how many ids were generated between the two.
-        process_keys: the number of keys of its process in the run.
+        process_keys: the number of keys of its process in the run; ``None`` where earlier runs had others of them.
         idless_ms: when sends without an id began around its end; ``None`` for too many.
         ends_ms: when transactions ended around its end; ``None`` for too many.
     """
@@ -88,7 +98,7 @@ class _Send(NamedTuple):
     end_ms: int
     next_ms: int
     ids_between: int
-    process_keys: int
+    process_keys: int | None
     idless_ms: Sequence[int] | None
     ends_ms: Sequence[int] | None
 
@@ -106,12 +116,14 @@ def _sends_with_next_id(rows: ResidueRows) -> Iterator[tuple[int, _Send]]:
     idless, ends = ([rows.evidence_of(f"{what}{later}") for later in (0, 1)] for what in ("idless", "end"))
     start_ms, end_ms = rows.number("otlp.start_ms"), rows.number("otlp.end_ms")
     own_ms, keys = rows.sender.drawn_ms.values, rows.evidence_of("process").count("keys")
+    was_judged = was_lost(rows.columns)
     is_concerned = np.logical_or.reduce([each.is_known for each in nexts]) & start_ms.known & end_ms.known
     for row in np.flatnonzero(is_concerned & rows.is_alone("otlp") & rows.is_publish).tolist():
         behind = _find_next(nexts, row, int(own_ms[row]))
         if behind is not None:
             times_ms = int(start_ms.values[row]), int(end_ms.values[row])
-            yield row, _Send(*times_ms, *behind, int(keys[row]), _collect(idless, row), _collect(ends, row))
+            process_keys = None if was_judged[row] else int(keys[row])
+            yield row, _Send(*times_ms, *behind, process_keys, _collect(idless, row), _collect(ends, row))
 
 
 def _find_next(nexts: Sequence[RowEvidence], row: int, own_ms: int) -> tuple[int, int] | None:
@@ -131,8 +143,8 @@ def _created_no_context(send: _Send) -> bool:
     if not _LEAST <= send.end_ms - send.start_ms <= min(send.next_ms, _MOST):
         return False
     # Otherwise the counter may have started again in between.
-    is_near = send.process_keys * _IDS_PER_KEY < COUNTER_VALUES or send.next_ms <= _BUSY_MS
-    if not is_near or send.idless_ms is None or send.ends_ms is None:
+    is_slow = send.process_keys is not None and send.process_keys * _IDS_PER_KEY < COUNTER_VALUES
+    if not (is_slow or send.next_ms <= _BUSY_MS) or send.idless_ms is None or send.ends_ms is None:
         return False
     idless, ends = (_count_within(moments, send) for moments in (send.idless_ms, send.ends_ms))
     return send.ids_between == 2 * idless + ends
@@ -217,20 +229,34 @@ def find_lite_pull(rows: ResidueRows) -> Found:
 # of a sender that it samples at all. Of that sender's other messages only those are excused of which no span exists:
 # head sampling takes all of a message's spans or none, a loss takes one here and one there. And only as many as chance
 # may leave out: an outage takes all spans for a while, a sampler its share at any time.
+def find_unsampled_sends(rows: ResidueRows) -> Found:
+    """Return the keys of messages whose send a link of another span says was not sampled."""
+    return _follows_send(rows) & (rows.evidence_of("message").count("unsampled") > 0)
+
+
 def find_unsampled(rows: ResidueRows) -> Found:
-    """Return which of ``UNSAMPLED`` shows that a span was never created."""
-    size = rows.number("native.batch_size").filled(1)
-    on_native = rows.is_alone("native")
-    of_batch = rows.is_consume & (size > 1)
-    message, attempt, sampler = (rows.evidence_of(family) for family in ("message", "attempt", "sampler"))
-    follows_send = on_native & ~of_batch & (message.count("following") == 0) & (message.count("sampled") == 0)
+    """Return which of ``UNSAMPLED`` was never created."""
+    attempt, sampler = rows.evidence_of("attempt"), rows.evidence_of("sampler")
     is_whole_call = (attempt.count("otlp") == 0) & (attempt.count("keys") > 1)
+    of_batch = rows.is_alone("native") & _is_of_batch(rows)
     cases = [
-        follows_send & (message.count("unsampled") > 0),
-        follows_send & (sampler.count("unsampled") > 0) & _is_share_of_sampler(rows),
-        on_native & of_batch & is_whole_call & (rows.evidence_of("run").count("unsampled") > 0),
+        _follows_send(rows) & (sampler.count("unsampled") > 0) & _is_share_of_sampler(rows),
+        of_batch & is_whole_call & (rows.evidence_of("run").count("unsampled") > 0),
     ]
     return _first_case(cases)
+
+
+def _follows_send(rows: ResidueRows) -> Mask:
+    """Return which keys without a span are sampled as their send was, of whose message no span shows that it was."""
+    message = rows.evidence_of("message")
+    is_unseen = (message.count("following") == 0) & (message.count("sampled") == 0)
+    follows: Mask = rows.is_alone("native") & ~_is_of_batch(rows) & is_unseen
+    return follows
+
+
+def _is_of_batch(rows: ResidueRows) -> Mask:
+    is_of_batch: Mask = rows.is_consume & (rows.number("native.batch_size").filled(1) > 1)
+    return is_of_batch
 
 
 def _first_case(cases: Sequence[Mask]) -> npt.NDArray[np.int8]:

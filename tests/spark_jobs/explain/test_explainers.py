@@ -211,6 +211,45 @@ def test_what_is_missing_from_this_run_explains_no_key_that_an_earlier_run_left_
         assert [why for (msg_id, _), (why, _) in made.items() if msg_id == last["msg_id"]] == [expected]
 
 
+TRACE_OFF = ("BY_DESIGN", "rocketmq_4_records_no_delivery_of_messages_with_trace_off")
+LITE_PULL = ("BY_DESIGN", "java_agent_makes_no_span_for_lite_pull")
+TWO_GROUPS = ("billing", "shipping")
+EXCUSED = {
+    "a group without any span": (delivery("K", group="lite", cost_ms=0), [], LITE_PULL),
+    "a message without any span": (
+        delivery(uid(1, process=SAMPLER), batch_size=1),
+        [taken(uid(2, process=SAMPLER), group="mixed", batch_size=2, at_ms=0, sent_sampled=False)],
+        ("NOT_SAMPLED", "whole_message"),
+    ),
+    "a call without any span": (
+        [row for name in "KL" for row in delivery(name, attempt="CALL", batch_size=2)],
+        [taken("UNSAMPLED", group="mixed", batch_size=2, at_ms=0, sent_sampled=False)],
+        ("NOT_SAMPLED", "whole_call"),
+    ),
+    "a message that no group recorded": (
+        [taken("K", group=group, at_ms=2_000) for group in TWO_GROUPS],
+        [row for group in TWO_GROUPS for row in delivery("SEEN", group=group, attempt=f"S{group}", at_ms=1_000)],
+        TRACE_OFF,
+    ),
+    "a send whose next id is another message's, seconds later": (
+        sent(0x100, at_ms=0, traced=False),
+        sent(0x101, at_ms=8_000),
+        UNTRACED,
+    ),
+}
+
+
+@pytest.mark.parametrize("left_as", [None, "PENDING", "UNEXPLAINED", "DROP_ATTRIBUTED"])
+@pytest.mark.parametrize(("key", "others", "reason"), EXCUSED.values(), ids=EXCUSED)
+def test_what_an_earlier_run_called_lost_is_excused_by_nothing_that_this_run_lacks(key, others, reason, left_as):
+    """What was still pending was never judged: it is, by what is read now."""
+    was_lost = left_as in {"UNEXPLAINED", "DROP_ATTRIBUTED"}
+    carried = [{**row, "first_seen_run": 1, "left_as": left_as} for row in key]
+    made = explained([*carried, *others, *ends()], itemgetter("msg_id", "group"), "rocketmq-4.9.8")
+    ids = {row["msg_id"] for row in key}
+    assert {why for (msg_id, _), why in made.items() if msg_id in ids} == {UNEXPLAINED if was_lost else reason}
+
+
 MUTE_PROCESSES = {"mute": "0000000000AA", "rare": "0000000000AB"}
 MUTE_SENDS = {name: uid(0, at_ms=230_000, process=process) for name, process in MUTE_PROCESSES.items()}
 SILENT_SERVICE = ("WRITER_SILENT", "service and topic")
@@ -243,7 +282,6 @@ def older_answers():
     return explained(events, itemgetter("msg_id", "group"), "rocketmq-4.9.8")
 
 
-TRACE_OFF = ("BY_DESIGN", "rocketmq_4_records_no_delivery_of_messages_with_trace_off")
 OLDER_REASONS = {
     "message that no group recorded": ("OFF", ("billing", "shipping"), TRACE_OFF),
     "message that one of two groups recorded": ("HALF", ("billing",), UNEXPLAINED),
