@@ -27,6 +27,7 @@ from spark_jobs.explain.drop_budget import (
 )
 from spark_jobs.explain.explainers import Reasons
 from spark_jobs.judging.columns import flatten_sides, is_any_of, is_equal
+from spark_jobs.judging.counts import CARRIED_ON
 from spark_jobs.report.result import Ledger, LedgerLine
 from spark_jobs.sums import by
 from spark_jobs.taxonomy import Reason, Status
@@ -53,15 +54,15 @@ class Settled:
     Attributes:
         both: how many keys both sides have.
         group_services: native group and service of keys that both sides have: the first ``_MOST_SERVICES`` pairs.
-        lost_ends: deliveries by loss group whose native end is lost while their span is complete: counted losses,
-            though no key is lost.
+        lost_ends: deliveries by loss group whose native end is lost while their span is complete, and whether that is
+            settled: counted losses, though no key is lost.
     """
 
     both: int = 0
     group_services: frozenset[tuple[str, str]] = field(
         default=frozenset(), metadata=by(lambda parts: _first_pairs(chain(*parts)))
     )
-    lost_ends: Mapping[LossGroup, int] = field(default_factory=dict)
+    lost_ends: Mapping[tuple[LossGroup, bool], int] = field(default_factory=dict)
 
 
 def note_settled(verdicts: pa.Table, near: Sequence[range] | None) -> Settled:
@@ -88,14 +89,15 @@ def _first_pairs(pairs: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]
     return frozenset(sorted(set(pairs))[:_MOST_SERVICES])
 
 
-def _count_lost_ends(columns: Mapping[str, Column], near: Sequence[range]) -> dict[LossGroup, int]:
+def _count_lost_ends(columns: Mapping[str, Column], near: Sequence[range]) -> Counter[tuple[LossGroup, bool]]:
     is_end = is_equal(columns["reason"], Reason.HALF_RECORD.value) & is_equal(columns["reason_detail"], "before")
+    is_settled = ~is_any_of(columns["lifecycle"], CARRIED_ON)[is_end]
     rows = pa.array(np.flatnonzero(is_end))
     of_key = {name: columns[name].take(rows) for name in ("kind", "msg_id", "attempt_id")}
     own = {name: columns[f"otlp.{name}"].take(rows) for name in ("service", "group_name", "start_ms", "end_ms")}
     grouped = group_rows(pa.array(["native"] * len(rows), pa.string()), of_key, own, near)
-    counts = np.bincount(grouped.group_of, minlength=len(grouped.groups)).tolist()
-    return dict(zip(grouped.groups, counts, strict=True))
+    groups = (grouped.groups[at] for at in grouped.group_of.tolist())
+    return Counter(zip(groups, is_settled.tolist(), strict=True))
 
 
 # -- the budgets ------------------------------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ class Budgets:
         # A process is up a little before its first message: as long as a record may be late, and no longer.
         self._begin_ms = None if facts.first_ms is None else facts.first_ms - policy.grace_ms
         self._drops = make_spendable(ledger.drops if ledger else (), self._begin_ms)
-        self._used: tuple[int, ...] = (0,) * len(self._drops)
+        self._used = self._used_for_unsettled = (0,) * len(self._drops)
 
     @property
     def is_wanted(self) -> bool:
@@ -155,13 +157,17 @@ class Budgets:
         # only native drops pay for lost ends, which otherwise take the places of other groups
         lost_ends = settled.lost_ends if any(drop.side == "native" for drop in self._drops) else {}
         losses = count_losses(grouped, is_open, lost_ends, services_of)
-        allocations, self._used = allocate(losses, self._drops)
+        allocations, self._used, self._used_for_unsettled = allocate(losses, self._drops)
         return _apply_reasons(given, choose_rows(columns, grouped, is_open, allocations), Reason.DROP_ATTRIBUTED)
 
     def used(self) -> tuple[CountedDrop, ...]:
-        """Return the counted losses that were spent on keys, each with how much of it: what a history remembers."""
+        """Return the counted losses that were spent on keys, each with how much of it: what a history remembers.
+
+        Not those spent on settled halves of deliveries, which the next run does not see: it would spend them anew.
+        """
         drops = self._ledger.drops if self._ledger else ()
-        return tuple(replace(drop, count=count) for drop, count in zip(drops, self._used, strict=True) if count)
+        used = zip(drops, self._used_for_unsettled, strict=True)
+        return tuple(replace(drop, count=count) for drop, count in used if count)
 
     def summarise(self) -> Ledger | None:
         """Return the result's part about the ledgers; ``None`` when none was given."""

@@ -57,13 +57,15 @@ class LossGroup(NamedTuple):
 class Loss:
     """How many keys of a group are lost, and the services that they may belong to.
 
-    ``known``: the keys have a verdict all the same; what is used for them covers no other.
+    ``known``: the keys have a verdict all the same; what is used for them covers no other. ``is_settled``: the next run
+    of a history does not see them again.
     """
 
     group: LossGroup
     count: int
     services: frozenset[str] | None = None
     known: bool = False
+    is_settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,19 @@ class Allocation:
     count: int
 
 
-def allocate(losses: Iterable[Loss], drops: Sequence[CountedDrop]) -> tuple[list[Allocation], tuple[int, ...]]:
-    """Spend ``drops`` on ``losses``; return what is covered, and how much of each drop is used.
+class Spending(NamedTuple):
+    """What drops were spent on, how much of each was used, and how much of that for keys that are not settled.
 
-    What is covered leaves out the known losses, and is ordered by cause within a group.
+    ``allocations`` leave out the known losses, and are ordered by cause within a group.
     """
+
+    allocations: list[Allocation]
+    used: tuple[int, ...]
+    used_for_unsettled: tuple[int, ...]
+
+
+def allocate(losses: Iterable[Loss], drops: Sequence[CountedDrop]) -> Spending:
+    """Spend ``drops`` on ``losses``."""
     wanted = sorted(losses, key=_position)
     alike = _group_alike(drops)
     index = _DropIndex([drops[members[0]] for members in alike])
@@ -90,19 +100,16 @@ def allocate(losses: Iterable[Loss], drops: Sequence[CountedDrop]) -> tuple[list
     balance.spend([edge for edge in edges if wanted[edge[1]].known])
     balance.spend(edges)
     covered: Counter[tuple[int, str]] = Counter()
-    used = [0] * len(drops)
+    used, used_for_unsettled = [0] * len(drops), [0] * len(drops)
     for (need, drop), count in sorted(balance.flow.items()):
         for member in alike[drop]:
             part = min(count, drops[member].count - used[member])
-            covered[need, drops[member].cause] += part
             used[member] += part
+            covered[need, drops[member].cause] += 0 if wanted[need].known else part
+            used_for_unsettled[member] += 0 if wanted[need].is_settled else part
             count -= part  # noqa: PLW2901 - what the next one of those that are alike covers
-    found = [
-        Allocation(wanted[need].group, cause, count)
-        for (need, cause), count in sorted(covered.items())
-        if count and not wanted[need].known
-    ]
-    return found, tuple(used)
+    found = [Allocation(wanted[need].group, cause, count) for (need, cause), count in sorted(covered.items()) if count]
+    return Spending(found, tuple(used), tuple(used_for_unsettled))
 
 
 def _position(loss: Loss) -> tuple[str, int, bool, str]:
@@ -362,21 +369,24 @@ def _process_in(kind: str, msg_id: str | None, attempt_id: str | None) -> str | 
 def count_losses(
     grouped: GroupedRows,
     is_open: Mask,
-    lost_ends: Mapping[LossGroup, int],
+    lost_ends: Mapping[tuple[LossGroup, bool], int],
     services_of: Mapping[str | None, frozenset[str]],
 ) -> list[Loss]:
     """Return the largest ``MOST_GROUPS`` groups of the open keys as losses.
 
-    ``lost_ends`` are deliveries by group whose native end alone is lost; they come first, and their drops are used.
-    ``services_of`` are the services that spans show for a native record's group.
+    ``lost_ends`` are deliveries by group whose native end alone is lost, settled ones and those that may still get it;
+    they come first, and their drops are used. ``services_of`` are the services that spans show for a native record's
+    group.
     """
     counts = np.bincount(grouped.group_of[is_open], minlength=len(grouped.groups)).tolist()
-    found = [(False, -count, of.name, of) for of, count in zip(grouped.groups, counts, strict=True) if count]
-    found += [(True, -count, of.name, of) for of, count in lost_ends.items()]
-    return [
-        Loss(of, -count, services_of.get(of.group) if of.service is None else frozenset({of.service}), known)
-        for known, count, _, of in sorted(found, key=lambda each: (not each[0], *each[1:3]))[:MOST_GROUPS]
-    ]
+    found = [Loss(of, count) for of, count in zip(grouped.groups, counts, strict=True) if count]
+    found += [Loss(of, count, known=True, is_settled=settled) for (of, settled), count in lost_ends.items()]
+    found.sort(key=lambda loss: (not loss.known, -loss.count, loss.group.name, loss.is_settled))
+    return [replace(loss, services=_services_of(loss.group, services_of)) for loss in found[:MOST_GROUPS]]
+
+
+def _services_of(group: LossGroup, services_of: Mapping[str | None, frozenset[str]]) -> frozenset[str] | None:
+    return services_of.get(group.group) if group.service is None else frozenset({group.service})
 
 
 def choose_rows(

@@ -29,7 +29,8 @@ from spark_jobs.exchange.packing import (
 from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
-from spark_jobs.explain.explainers import GAP_COLUMNS, explain, find_neighbours, merge_neighbours
+from spark_jobs.explain.explainers import GAP_COLUMNS, NO_REASONS, explain, find_neighbours, merge_neighbours
+from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
 from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
@@ -250,6 +251,8 @@ def reconcile(  # noqa: PLR0913 - the run's options
         traffic = pieces_of(otlp.files, trace_topics=trace_topics) if has_traffic else []
         explained = explain_residue(engine, judged, plan, budgets=budgets, traffic=traffic)
         judged = replace(judged, counted=sum_of(Counted, [judged.counted, explained]))
+    elif budgets.is_wanted:  # halves of deliveries use up counted losses, too
+        budgets.spend(RESIDUE.empty_table(), NO_REASONS, judged.settled)
     progress("adding up")
     counted = judged.counted
     add_unjudged(counted.tally, malformed=sum(known.malformed.values()), scopes=known.scopes.values())

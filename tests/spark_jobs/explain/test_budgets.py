@@ -148,7 +148,7 @@ def test_surplus_of_a_counter_is_reported(outcome):
     assert report.surplus == {"native": 2000, "otlp": 900}
     assert sum(row["reason"] == "DROP_ATTRIBUTED" for row in outcome.rows) == 21
     assert all(line.counted == line.attributed + line.surplus for line in report.lines)
-    assert sum(drop.count for drop in outcome.budgets.used()) == 22
+    assert sum(drop.count for drop in outcome.budgets.used()) == 21
 
 
 def test_notes_of_a_ledger_name_what_its_counts_cannot_cover():

@@ -1,6 +1,7 @@
 """Counted drops as a budget: what they cover, what they never cover, and what a later run has of them."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -75,16 +76,17 @@ def test_drops_cover_losses(losses, drops, covered):
 
 
 def test_known_loss_uses_its_drops_before_any_other_is_covered():
-    allocated, used = allocate([loss(7, 3), loss(8, known=True)], [drop(7, 2)])
-    assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], (2,))
-    allocated, used = allocate([loss(8, known=True), loss(7, 2)], [drop(7), drop(8)])
-    assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], (1, 1))
+    allocated, *used = allocate([loss(7, 3), loss(8, known=True)], [drop(7, 2)])
+    assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], [(2,), (2,)])
+    settled = replace(loss(8, known=True), is_settled=True)
+    allocated, *used = allocate([settled, loss(7, 2)], [drop(7), drop(8)])
+    assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], [(1, 1), (1, 0)])
     assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
 
 
 def test_drop_with_a_bucket_is_spent_before_one_without():
     losses, drops = [loss(7, 2), loss(90, 2)], [drop(None, 2, cause="send_failed"), drop(7, 2)]
-    allocated, used = allocate(losses, drops)
+    allocated, used, _ = allocate(losses, drops)
     assert [(each.group.cell, each.cause, each.count) for each in allocated] == [
         (7, "queue_full", 2),
         (90, "send_failed", 2),
@@ -121,7 +123,7 @@ def _most(losses: list[Loss], drops: list[CountedDrop]) -> int:
 
 @given(losses=_LOSSES, drops=_DROPS)
 def test_allocation_covers_as_much_as_the_drops_allow_and_never_more(losses, drops):
-    allocated, used = allocate(losses, drops)
+    allocated, used, _ = allocate(losses, drops)
     covered = Counter()
     for each in allocated:
         covered[each.group] += each.count

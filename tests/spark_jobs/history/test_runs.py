@@ -238,3 +238,25 @@ def test_covered_key_is_forgotten_with_the_rest(covered):
     with open_history(covered[2].root / "history") as history:
         assert history.carried_files() == []
         assert [drop.count for drop in history.used_drops()] == [5]
+
+
+HALF = [before("H", path="monday.jsonl"), consumed("H", path="monday.jsonl")]
+WHOLE = [*delivery("K", path="monday.jsonl"), consumed("K", path="monday.jsonl")]
+ONE_COUNTED = LedgerRead(files=("ledger.json",), drops=(replace(COUNTED, side="native", count=1),))
+
+
+def test_half_of_a_delivery_uses_a_counted_loss_where_no_key_is_lost(tmp_path):
+    result = run(tmp_path, [*HALF, *WHOLE, *both("Z", at_ms=30 * MINUTE_MS)], ledger=ONE_COUNTED).result
+    assert result.reason == {"HALF_RECORD": 1}
+    assert (result.ledger.attributed["native"], result.ledger.surplus["native"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("reach_ms", "remembered"), [(30 * MINUTE_MS, 0), (0, 1)], ids=["settled", "may get its end"])
+def test_count_spent_on_half_a_delivery_covers_no_key_of_the_next_run(tmp_path, reach_ms, remembered):
+    """The next run sees a half again that may still get its end, and spends the count on it again."""
+    lost = consumed("L", path="monday.jsonl")
+    run(tmp_path, [*HALF, *WHOLE, lost, *both("Z", at_ms=reach_ms)], ledger=ONE_COUNTED)
+    with open_history(tmp_path / "history") as history:
+        assert sum(drop.count for drop in history.used_drops()) == remembered
+    second = run(tmp_path, both("Y", at_ms=60 * MINUTE_MS, path="tuesday.jsonl"))
+    assert second.verdicts["L"]["reason"] == "UNEXPLAINED"
