@@ -13,6 +13,7 @@ from bridge.page.wording import duration, plural, utc
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import rows_of
 from bridge.query.timeline import describe_end, events
+from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -137,12 +138,17 @@ LINK_FIELDS: Final = ("trace_id", "msg_id", "topic")
 """The names a template may have in braces."""
 
 
+def trace_of(story: MessageTimeline) -> str | None:
+    """Return the id of the trace that ``mqtrace forward`` makes of the message; ``None`` without a message id."""
+    return None if absent(story.msg_id) else trace_id_of(story.msg_id)
+
+
 def link_of(answer: Answer, story: MessageTimeline) -> str | None:
     """Return the address of the message's trace, every value quoted; ``None`` without a template or a value for it."""
     if answer.link_template is None:
         return None
     topic = story.topics[0] if story.topics else None
-    values = {"trace_id": trace_id_of(story.msg_id), "msg_id": story.msg_id, "topic": topic}
+    values = {"trace_id": trace_of(story), "msg_id": story.msg_id, "topic": topic}
     return fill_template(answer.link_template, values.__getitem__)
 
 
@@ -161,7 +167,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "searched": _plain_fields(answer.searched),
         "list": [_plain_fields(row) for story in reversed(answer.stories) for row in rows_of(story, answer.query)],
         "messages": [
-            {**timeline_json(story), "trace_id": trace_id_of(story.msg_id), "link": link_of(answer, story)}
+            {**timeline_json(story), "trace_id": trace_of(story), "link": link_of(answer, story)}
             for story in answer.stories
         ],
     }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, open_templates, style_sheet
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, visible
-from bridge.query.details import UNKNOWN_GROUP, about, details_of, link_of, places_of
+from bridge.query.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_of
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import rows_of
 from bridge.query.terminal import describe_attempts, describe_search
@@ -117,7 +116,7 @@ _FUNCTIONS: Final = {
     each.__name__: each
     for each in (
         *(about, describe_attempts, describe_search, details_of, dot, events, findings, first_ms),
-        *(in_one_sentence, legend, link_of, places_of, rows_of, swimlane, trace_id_of),
+        *(in_one_sentence, legend, link_of, places_of, rows_of, swimlane, trace_of),
     )
 }
 """What the template calls."""

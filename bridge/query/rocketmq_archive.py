@@ -1,7 +1,8 @@
 """Search a RocketMQ cluster by its index of keys, as mqadmin does, or message by message.
 
-The index is quick and incomplete: it holds the joined ids of a batch and not the single ones, lacks what a client cut
-off its ``KEYS``, and each broker returns 64 messages at most. A scan reads every trace message of the range.
+The index is quick and incomplete: it lacks the ids of places and what a client cut off its ``KEYS``, has the joined ids
+of a batch and not the single ones, and each broker returns 64 messages at most. A scan reads every trace message of the
+range.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 _GROUP: Final = "mqtrace-query"  # a pull must name a group; nothing is ever committed to it
 _INDEX_ONLY: Final = (
-    "only the brokers' index was searched, which lacks the single ids of a batch and keys that a client cut off; "
+    "only the brokers' index was searched, which lacks the ids of places, the single ids of a batch and keys that a "
+    "client cut off; "
     "--scan reads every trace message"
 )
 

@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, utc_time, visible
-from bridge.query.details import about, details_of, link_of, places_of
+from bridge.query.details import about, details_of, link_of, places_of, trace_of
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import ALWAYS, CONSUMER, PRODUCER, rows_of
 from bridge.query.timeline import OUTCOME_TONES, Tone, events, first_ms
@@ -112,7 +111,7 @@ def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
     head = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
         Text("   ".join(f"{name} {visible(value)}" for name, value in about(story))),
-        Text(f"trace id of mqtrace forward {trace_id_of(story.msg_id)}"),
+        *([Text(f"trace id of mqtrace forward {trace_id}")] if (trace_id := trace_of(story)) else []),
         *([Text(link)] if (link := link_of(answer, story)) else []),
         Text(in_one_sentence(story), style="bold"),
     ]

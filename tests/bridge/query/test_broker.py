@@ -72,12 +72,13 @@ def test_scan_without_progress_is_an_error(cluster, monkeypatch, code):
     assert len(given) == 2
 
 
-def test_scan_finds_what_the_index_lacks(cluster):
-    (batch,) = landed(pub(msg_id="A1,B2"))
-    cluster.brokers[1].put(batch.body, properties={"KEYS": "neither"}, store_ms=T0)
-    (story,) = _search(cluster, "B2", reads_all=True).stories
-    assert story.sends[0].of_batch == 2
-    assert _search(cluster, "B2").stories == ()
+@pytest.mark.parametrize("wanted", ["B2", "orders-1@8"])
+def test_scan_finds_what_the_index_lacks(cluster, wanted):
+    (batch,) = landed(pub(msg_id="A1,B2", offset_msg_id="orders-1@7,orders-1@8"))
+    _put(cluster.brokers[1], batch)
+    (story,) = _search(cluster, wanted, reads_all=True).stories
+    assert (story.msg_id, story.sends[0].of_batch) == ("B2", 2)
+    assert _search(cluster, wanted).stories == ()
 
 
 def test_index_search_is_reported_as_incomplete(cluster):

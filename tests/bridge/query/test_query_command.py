@@ -88,6 +88,18 @@ def test_pages_are_disjoint_and_an_empty_one_is_reported(landing, capsysbinary):
     assert (code, out, err) == (1, "", "mqtrace: page 3 is empty: 2 messages on 2 pages\n")
 
 
+def test_messages_without_an_id_have_no_trace_in_common(tmp_path, capsys):
+    """The forwarder makes a trace of each record that names no message."""
+    land(tmp_path, landed(pub(msg_id="null", keys="k")))
+    options = ["query", str(tmp_path), "--key", "k", "--link-template", "https://jaeger.example/trace/{trace_id}"]
+    assert main([*options, "--json"]) == 0
+    (message,) = json.loads(capsys.readouterr().out)["messages"]
+    assert (message["trace_id"], message["link"]) == (None, None)
+    page = tmp_path / "page.html"
+    assert main([*options, "--html", str(page)]) == 0
+    assert "trace id of" not in capsys.readouterr().out + page.read_text(encoding="utf-8")
+
+
 def test_message_has_its_trace_id_and_link(landing, capsysbinary):
     template = "https://jaeger.example/trace/{trace_id}"
     _, out, _ = _query(capsysbinary, landing, "--msg-id", ID, "--link-template", template, "--json")
