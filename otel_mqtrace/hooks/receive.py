@@ -84,6 +84,7 @@ class ReceiveHook(RecordingHook):
         self._poll_metrics = metrics = self._tracing.collecting
         return self.now_ns() if metrics is not None or self.records_polls else None
 
+    @guarded("ConsumeHook.poll")
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
         """Measure a poll that began at ``start_ns`` and returned ``messages``; ``receive_spans`` records it, too."""
         self._polls = True
@@ -93,11 +94,13 @@ class ReceiveHook(RecordingHook):
             drain_deferred_ends()
         self._record_poll(messages, start_ns, batch=batch)
 
+    @guarded("ConsumeHook.poll")
     def empty(self, *, start_ns: int | None, batch: bool = False) -> None:
         """Record an empty poll, with ``receive_spans`` and ``empty_poll_spans``."""
         if start_ns is not None and self._records_empty_polls:
             self._record_poll((), start_ns, batch=batch)
 
+    @guarded("ConsumeHook.poll")
     def poll_failed(
         self,
         *,
@@ -112,7 +115,6 @@ class ReceiveHook(RecordingHook):
             error = error or ("_OTHER" if exception is None else type(exception).__qualname__)
             self._record_poll((), start_ns, batch=batch, error=error, description=description, exception=exception)
 
-    @guarded("ConsumeHook.poll")
     def _record_poll(  # noqa: PLR0913 - what it returned, or why it failed
         self,
         messages: Sequence[IncomingMessage],

@@ -8,8 +8,9 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
-from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
+from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, SettleHook, process
 from otel_mqtrace.hooks import outcome
+from otel_mqtrace.hooks.guard import failures
 from otel_mqtrace.hooks.propagation import index_headers, pairs_of
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
@@ -42,6 +43,28 @@ def test_message_has_its_id_and_times_in_both_formats(tracing, clock, exporter):
     assert received.beans[0].keys == "k1 k2"
     assert processed.attributes["messaging.system"] == "mybroker"
     assert processed.parent.span_id == call.span_context.span_id
+
+
+class Unusable:
+    """Refuses whatever is done with it."""
+
+    def refuse(self, *_):
+        raise LookupError
+
+    __bool__ = __eq__ = __getattr__ = __iter__ = __len__ = __str__ = refuse
+    __hash__ = None
+
+
+def test_hooks_never_raise_whatever_they_are_given(tracing_with, exporter, no_failures_yet):
+    tracing = tracing_with(receive_spans=True, empty_poll_spans=True, settle_spans=True)
+    send, consume, settle = (each(tracing=tracing) for each in (SendHook, ConsumeHook, SettleHook))
+    given = Unusable()
+    made = [send.before(given), consume.before(given), consume.before([given])]
+    made += [send.after(given), consume.after(given), settle.after(given)]
+    made += [consume.received(given, start_ns=1), consume.empty(start_ns=given)]
+    made += [consume.poll_failed(start_ns=1, error=given), consume.poll_failed(start_ns=given)]
+    assert [each for each in made if each] == []
+    assert sum(failures().values()) == len(made)
 
 
 def test_clock_that_steps_back_makes_a_cost_of_zero(tracing, clock, exporter):
