@@ -350,7 +350,7 @@ def _quoted(text: str) -> str:
 # -- graph.html --------------------------------------------------------------------------------------------------------
 _MOST_ROWS: Final = 100
 
-FATE_MEANINGS: Final = {
+_FATE_MEANINGS: Final = {
     "consumed": "at least one delivery was seen",
     "never_consumed": "old enough to have been delivered, and no delivery was seen",
     "pending": "younger than the horizon, so a delivery may still be on its way",
@@ -416,7 +416,7 @@ def _fates(graph: Graph) -> list[tuple[str, int, str]]:
     total: Counter[str] = Counter()
     for edge in graph.edges_of(PUBLISH):
         total.update(edge.fates)
-    return [(name.replace("_", " "), total[name], meaning) for name, meaning in FATE_MEANINGS.items() if total[name]]
+    return [(name.replace("_", " "), total[name], meaning) for name, meaning in _FATE_MEANINGS.items() if total[name]]
 
 
 def _not_judged(edge: Edge) -> int:

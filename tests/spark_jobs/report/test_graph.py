@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.graph.legs import FATES
 from spark_jobs.report.graph import Edge, Graph, Node, Spread, node_id
 from spark_jobs.report.graph_files import MOST_NODES, graph_svg, node_name, render_dot, render_files, render_graph_page
 
@@ -157,6 +158,13 @@ def test_hostile_name_is_text_in_every_file():
     assert all(parsed)
     labels = [re.sub(r"\\(.)", r"\1", match[3]) for match in parsed if match[2] is None]
     assert labels == [node_name(node) for node in graph.nodes]
+
+
+def test_page_explains_every_fate_of_a_message():
+    graph = made(1)
+    sent, delivered = graph.edges
+    page = render_graph_page(replace(graph, edges=(replace(sent, fates=dict.fromkeys(FATES, 1)), delivered)))
+    assert [fate for fate in FATES if f'<th scope="row">{fate.replace("_", " ")}</th>' not in page] == []
 
 
 def test_rates_are_of_known_outcomes_and_topics_have_totals():
