@@ -121,12 +121,12 @@ class KafkaConsumerState(ConsumerState):
         # first of all: what is open must be ended, whatever fails from here on
         delivery = self.in_flight.hold(calls, handed)
         owners = {index: call for call in calls for index in call.indexes}
-        awaited = [left and is_traced(each.topic) for each in received]
-        self.explicit.record_left(sum(awaited))
         entries = [
-            (each.topic, each.partition, each.offset, self.number, owners.get(index), is_awaited)
-            for index, (each, is_awaited) in enumerate(zip(received, awaited, strict=True))
+            (each.topic, each.partition, each.offset, self.number, owners.get(index), left and is_traced(each.topic))
+            for index, each in enumerate(received)
         ]
+        if left:
+            self.explicit.record_left(sum(is_awaited for *_, is_awaited in entries))
         self._registry.remember_all(list(map(id, messages)), entries)
         if self.settles:
             self.positions.add(received)
