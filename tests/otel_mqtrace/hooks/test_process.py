@@ -102,18 +102,24 @@ def test_unrecorded_message_is_still_propagated(tracing_with):
 
 def test_explicit_mode_lasts_while_blocks_come(caplog):
     blocks = ExplicitMode("auto")
+
+    def hand_over(messages=1):
+        is_left = blocks.expect_blocks()
+        blocks.record_left(messages if is_left else 0)
+        return is_left
+
     for _ in range(2):
         blocks.record_late_block("billing")
         for _ in range(5_000):
-            assert blocks.expect_blocks(1)
+            assert hand_over()
             blocks.record_block()
-        assert all(blocks.expect_blocks(1) for _ in range(1_000))
-        assert not blocks.expect_blocks(1)
+        assert all(hand_over() for _ in range(1_000))
+        assert not hand_over()
     assert caplog.text.count("group billing") == 1
     blocks.record_shared_batch()
-    assert blocks.expect_blocks(10)
+    assert hand_over(10)
     blocks.record_block()
-    assert not blocks.expect_blocks(10)
+    assert not hand_over(10)
 
 
 @pytest.fixture
