@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import as_path, make_directory, open_parquet
-from spark_jobs.columns import encode, hash_texts, is_known, mark, mix, take_rows
+from spark_jobs.columns import encode, hash_texts, is_known, map_values, mark, mix, take_rows
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.judging.columns import NullableInts, flatten_sides, identified_by_offset, is_any_of, is_equal
 from spark_jobs.schemas import EVENT
+from spark_jobs.sources.jaeger import name_fetched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,11 +33,24 @@ _POSITION_AND_LINE: Final = (*POSITION, "line")
 
 
 def hash_positions(columns: Mapping[str, Column]) -> npt.NDArray[np.uint64]:
-    """Return a hash of each row's ``POSITION``, in which a null equals a null."""
-    texts = (hash_texts(columns[name]) for name in ("side", "path"))
+    """Return a hash of each row's ``POSITION``, in which a null equals a null.
+
+    Each run fetches the spans of a Jaeger into a new file: its name stands for its path.
+    """
+    texts = hash_texts(columns["side"]), hash_texts(map_values(columns["path"], _name_in_every_run, pa.string()))
     numbers = [NullableInts.of(columns[name]) for name in ("record_index", "raw_hash")]
     known = (one.known.astype(np.uint64) for one in numbers)
     return mix(*texts, *(one.filled(0).view(np.uint64) for one in numbers), *known)
+
+
+def _name_in_every_run(path: str) -> str:
+    return name_fetched(path) or path
+
+
+def _read_lines(columns: Mapping[str, Column]) -> NullableInts:
+    """Return the lines, unknown in a file fetched from Jaeger: a trace is on another line in the next one."""
+    is_fetched = is_known(map_values(columns["path"], name_fetched, pa.string()))
+    return NullableInts.of(columns["line"]).where(~is_fetched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +140,8 @@ class CarriedPositions:
     def of(cls, carried: pa.Table) -> CarriedPositions:
         """Return the positions of carried ``EVENT`` rows."""
         columns = flatten_sides(carried.select(_POSITION_AND_LINE))
-        return cls(frozenset(encode(columns["path"]).words), hash_positions(columns), NullableInts.of(columns["line"]))
+        paths = frozenset(map(_name_in_every_run, encode(columns["path"]).words))
+        return cls(paths, hash_positions(columns), _read_lines(columns))
 
     @classmethod
     def read(cls, paths: Iterable[str]) -> CarriedPositions:
@@ -140,7 +155,7 @@ class CarriedPositions:
 
     def has_path(self, paths: Column) -> Mask:
         """Return which rows come from a file of any carried event: all others need not be read further."""
-        return is_any_of(paths, self.paths)
+        return is_any_of(map_values(paths, _name_in_every_run, pa.string()), self.paths)
 
     def match(self, fresh: pa.Table) -> tuple[Ints, Ints]:
         """Return the fresh rows that are carried as well, and the carried rows that these are.
@@ -151,7 +166,7 @@ class CarriedPositions:
         columns = flatten_sides(fresh.select(_POSITION_AND_LINE))
         rows = np.flatnonzero(self.has_path(columns["path"]))  # of most files nothing is carried
         narrow = {name: take_rows(column, rows) for name, column in columns.items()}
-        positions, lines = hash_positions(narrow), NullableInts.of(narrow["line"])
+        positions, lines = hash_positions(narrow), _read_lines(narrow)
         found = np.flatnonzero(_has_partner(positions, lines, self.positions, self.lines))
         again = _has_partner(self.positions, self.lines, positions[found], lines.take(found))
         return rows[found], np.flatnonzero(again)

@@ -28,6 +28,8 @@ _NS_PER_US: Final = 1_000
 _MOST_NAMES: Final = 5
 _NOT_FOUND: Final = 404
 _UNSAFE_IN_NAMES: Final = re.compile(r"[^\w.-]+")
+_DIRECTORY: Final = "mqtrace-jaeger-"
+_FETCHED: Final = re.compile(rf".*/{_DIRECTORY}[^/]+/\d+/([^/]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def local_sources(srcs: Iterable[str]) -> Iterator[tuple[str, ...]]:
     if Kind.JAEGER not in kinds:
         yield given
         return
-    with TemporaryDirectory(prefix="mqtrace-jaeger-") as directory:
+    with TemporaryDirectory(prefix=_DIRECTORY) as directory:
         yield tuple(
             _fetch(src, Path(directory) / str(at)) if kind is Kind.JAEGER else src
             for at, (src, kind) in enumerate(zip(given, kinds, strict=True))
@@ -83,6 +85,12 @@ def _fetch(src: str, directory: Path) -> str:
     path = directory / f"{_UNSAFE_IN_NAMES.sub('-', f'jaeger-{address.server}')}.jsonl"  # the report shows this name
     fetch_spans(address, path)
     return str(path)
+
+
+def name_fetched(path: str) -> str | None:
+    """Return the name of a file that ``local_sources`` made, the same in every run; ``None`` for any other path."""
+    found = _FETCHED.fullmatch(path)
+    return found and found[1]
 
 
 def fetch_spans(address: JaegerAddress, path: Path, *, traces_per_page: int = _TRACES_PER_PAGE) -> None:

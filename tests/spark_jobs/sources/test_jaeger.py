@@ -9,7 +9,7 @@ import pytest
 from bridge.storage import as_path
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.cli import main
-from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources
+from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources, name_fetched
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,12 @@ def test_scope_without_spans_is_empty(answering, tmp_path):
 
 
 def test_jaeger_is_a_file_of_its_spans_and_other_sources_stay_as_they_are(answering):
-    given = ["a.jsonl", f"jaeger://{answering(SERVICES, TRACES).server}?service=shop", "kafka://a:1/t"]
+    server = answering(SERVICES, TRACES).server
+    given = ["a.jsonl", f"jaeger://{server}?service=shop", "kafka://a:1/t"]
     with local_sources(given) as (file, fetched, topic):
         assert (file, topic) == ("a.jsonl", "kafka://a:1/t")
+        name = f"jaeger-{server.replace(':', '-')}.jsonl"
+        assert [*map(name_fetched, (file, fetched, topic))] == [None, name, None]
         assert '"traceId": "ab"' in as_path(fetched).read_text(encoding="utf-8")
 
 
