@@ -132,7 +132,7 @@ def _judge(
 
 def _doubt_grown_files(result: Result, ingest: Ingest) -> Result:
     """Make a result inconclusive if a file has grown since it was read: the stream does not read it again."""
-    grown = [path for path, size in ingest.ingested.total().sizes.items() if ingest.size_of(path) > size]
+    grown = ingest.find_grown()
     if not grown or not result.conservation.holds:
         return result
     more = f" and {len(grown) - 1} more files have" if len(grown) > 1 else " has"
@@ -213,9 +213,10 @@ class Ingest:
         self.ingested.compact()
         return count
 
-    def size_of(self, path: str) -> int:
-        """Return the size of a file in bytes, 0 if it is gone; that of an object comes from its listing."""
-        return _size_of(self._listed.get(path, path))
+    def find_grown(self) -> list[str]:
+        """Return the files that have grown since they were read; the size of an object comes from its listing."""
+        sizes = self.ingested.total().sizes
+        return [path for path, size in sizes.items() if (_size_of(self._listed.get(path, path)) or 0) > size]
 
     def _read_topics(self, engine: Engine) -> None:
         """Read the topics behind the offsets of earlier batches; a killed batch has left none."""
@@ -260,7 +261,7 @@ class Ingest:
 
     def _read(self, engine: Engine, kind: str, inputs: Mapping[str, Inputs], how: ReadOptions) -> None:
         files = [str(file.path) for given in inputs.values() for file in given.files]
-        sizes = {path: size for path in files if (size := _size_of(path))}
+        sizes = {path: size for path in files if (size := _size_of(path)) is not None}
         name = self.ingested.make_batch(kind)
         sides = {
             side: read_side(engine, Side(side), given, str(self.ingested.place(name) / side), options=how)
@@ -295,10 +296,10 @@ def _first(held: PartitionRange, end: int | None) -> int:
     return end
 
 
-def _size_of(path: str | AnyPath) -> int:
+def _size_of(path: str | AnyPath) -> int | None:
     with suppress(OSError):
         return as_path(path).stat().st_size
-    return 0
+    return None
 
 
 def find_files(srcs: Iterable[str]) -> tuple[list[AnyPath], bool]:

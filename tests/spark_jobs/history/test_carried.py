@@ -30,8 +30,8 @@ def test_event_is_read_again_where_position_and_line_agree_or_a_line_is_unknown(
 @pytest.mark.parametrize(("server", "is_again"), [("shop", True), ("bill", False)])
 def test_span_that_is_fetched_again_is_read_again_from_another_file_and_line(server, is_again):
     """The temporary directory is another one in every run, and the traces of a page are."""
-    carried = {**PLACE, "side": "otlp", "path": "/tmp/mqtrace-jaeger-ab_1/0/jaeger-shop-16686.jsonl"}
-    fresh = {**carried, "path": f"/var/tmp/mqtrace-jaeger-cd2x/1/jaeger-{server}-16686.jsonl", "line": 4}
+    carried = {**PLACE, "side": "otlp", "path": "/a/mqtrace-jaeger-ab_1/0/jaeger-shop-16686.jsonl"}
+    fresh = {**carried, "path": f"/b/c/mqtrace-jaeger-cd2x/1/jaeger-{server}-16686.jsonl", "line": 4}
     positions = CarriedPositions.of(events(carried))
     assert positions.match(events(fresh))[0].tolist() == ([0] if is_again else [])
 

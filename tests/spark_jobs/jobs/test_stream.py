@@ -229,6 +229,16 @@ def test_file_removed_between_listing_and_reading_is_left_out(tmp_path):
     assert (len(sources), str(gone) in sources) == (4, False)
 
 
+def test_file_that_was_empty_when_it_was_read_has_grown_too(tmp_path):
+    native, otlp = laid_down(tmp_path)
+    empty = otlp / "date=2026-11-21" / "part-8.jsonl"
+    empty.touch()
+    ingest = Ingest(options(native, otlp, tmp_path / "out"), files_per_batch=10, progress=no_progress)
+    assert (ingest.ingest(PlainEngine()), ingest.find_grown()) == (1, [])
+    empty.write_bytes(b"{}")
+    assert (ingest.ingest(PlainEngine()), ingest.find_grown()) == (0, [str(empty)])
+
+
 def test_second_stream_in_a_directory_is_refused(recorded, tmp_path):
     with hold(tmp_path / "stream", name="--out"), pytest.raises(UsageError, match="in use by another run"):
         stream.run(options(*recorded, tmp_path))
