@@ -1,4 +1,4 @@
-"""The facts of a message: in words, part by part, with the address of its trace, and as JSON."""
+"""The facts of an answer: in words, the same on a terminal and on a page, with the address of a trace, and as JSON."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.markup import fill_template
-from bridge.page.wording import duration, plural, utc
+from bridge.page.wording import ABSENT, duration, offset, plural, utc, utc_time, visible
 from bridge.query.findings import findings, in_one_sentence
-from bridge.query.search import rows_of
-from bridge.query.timeline import describe_end, events
+from bridge.query.search import CONSUMER, PRODUCER, rows_of
+from bridge.query.timeline import UNNAMED_GROUP, Kind, describe_end, events
 from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from bridge.query.evidence import Place, Sighting
-    from bridge.query.search import Answer
-    from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
+    from bridge.query.search import Answer, Row, Searched
+    from bridge.query.timeline import Consume, Event, MessageTimeline, Recall, Send, TransactionEnd
 
-UNKNOWN_GROUP = "group unknown"
+TRACE_ID: Final = "trace id of mqtrace forward"
+LIST_HEADS: Final = ("time (UTC)", "message id", "topic", "group", "outcome", "attempts")
+_VERBS: Final = {PRODUCER: "send", CONSUMER: "consume"}
+_TITLES: Final = dict(zip(Kind, ("Sent by", "Transaction of", "Recalled by", "Consumed by"), strict=True))
 
 Facts = tuple[tuple[str, str], ...]
 """Names and values of one event's known fields, in order."""
@@ -46,14 +49,69 @@ def details_of(story: MessageTimeline) -> Iterator[tuple[str, list[Detail]]]:
     for send in story.sends:
         by_group.setdefault(send.group, []).append(send)
     for group, sends in by_group.items():
-        yield f"Sent by {group or UNKNOWN_GROUP}", [_send(number, send) for number, send in enumerate(sends, start=1)]
+        yield title_of(Kind.SEND, group), [_send(number, send) for number, send in enumerate(sends, start=1)]
     if story.transaction_ends:
         yield "Transaction", [_transaction_end(end) for end in story.transaction_ends]
     if story.recalls:
         yield "Recall", [_recall(recall) for recall in story.recalls]
     for consumer in story.groups:
         attempts = [_consume(number, one) for number, one in enumerate(consumer.attempts, start=1)]
-        yield f"Consumed by {consumer.group or UNKNOWN_GROUP}", attempts
+        yield title_of(Kind.CONSUME, consumer.group), attempts
+
+
+def title_of(kind: Kind, group: str | None) -> str:
+    """Return the title of what one group did."""
+    return f"{_TITLES[kind]} {group or UNNAMED_GROUP}"
+
+
+def list_cells(row: Row) -> tuple[str, str | None, str | None, str | None, str, str]:
+    """Return the texts of a row below ``LIST_HEADS``; the failures only where the outcome does not show them."""
+    attempts = f"{row.attempts} ({row.failed} failed)" if row.failed and row.attempts > 1 else str(row.attempts)
+    outcome = f"{_VERBS[row.role]} {row.outcome.value}"
+    return utc(row.time_ms).removesuffix(" UTC"), row.msg_id, row.topic, row.group, outcome, attempts
+
+
+def timeline_of(story: MessageTimeline) -> tuple[str, list[tuple[Event, dict[str, str]]]]:
+    """Return the title of a timeline, and each event with the texts of its row by column."""
+    timeline = events(story)
+    begin_ms = next((event.from_ms for event in timeline if event.from_ms is not None), None)
+    title = "Timeline" if begin_ms is None else f"Timeline from {utc(begin_ms)}"
+    return title, [(event, _timeline_cells(event, begin_ms)) for event in timeline]
+
+
+def _timeline_cells(event: Event, begin_ms: int | None) -> dict[str, str]:
+    since_ms = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
+    hosts = [visible(host) for host in (event.client_host, event.store_host) if host]
+    return {
+        "after": f"{'' if event.begin_known or since_ms is None else '≈ '}{offset(since_ms)}",
+        "what": event.name,
+        "group": visible(event.group) if event.group else ABSENT,
+        "took": duration(event.took_ms),
+        "outcome": event.outcome,
+        "at": utc_time(event.from_ms),
+        "hosts": " → ".join(hosts) or ABSENT,
+    }
+
+
+def describe_records(story: MessageTimeline) -> str:
+    """Return how many records the story is made of, and how many were read again."""
+    repeats = f" and {plural(story.repeats, 'repeat')} of them" if story.repeats else ""
+    return f"{plural(story.records, 'record')}{repeats}"
+
+
+def describe_page(answer: Answer) -> str:
+    """Return which page of how many is shown, and how to see older messages."""
+    older = f"; {plural(answer.left_off, 'older message')}: --page {answer.page + 1}" if answer.left_off else ""
+    return f"Page {answer.page:,} of {answer.pages:,}, {plural(answer.total, 'message')}{older}"
+
+
+def describe_search(searched: Searched) -> tuple[str, ...]:
+    """Return what was looked through, as a sentence, and what could not be read, a line each."""
+    arrived = ""
+    if searched.first_arrival_ms is not None and searched.last_arrival_ms is not None:
+        arrived = f", arrived {utc(searched.first_arrival_ms)} to {utc(searched.last_arrival_ms)}"
+    sentence = f"Searched {plural(searched.messages, 'trace message')} of {visible(searched.where)}{arrived}."
+    return sentence, *(visible(remark, limit=400) for remark in searched.remarks)
 
 
 def places_of(places: Sequence[Place]) -> str:

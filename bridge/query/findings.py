@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.wording import listed, plural, visible
-from bridge.query.timeline import STATE_WORDS, Finding, Half, Outcome
+from bridge.query.timeline import STATES, UNNAMED_GROUP, Finding, Half, Outcome
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 
 if TYPE_CHECKING:
@@ -55,6 +55,13 @@ def in_one_sentence(story: MessageTimeline) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
+def describe_bad(story: MessageTimeline) -> str:
+    """Return how many bad records lie beside the message's, and how many of them have its id."""
+    with_id = sum(story.msg_id in bad.names for bad in story.bad)
+    its_own = f", {with_id:,} with its id" if with_id else ""
+    return f"{plural(len(story.bad), 'bad record')} beside this message's{its_own}"
+
+
 def _sent(story: MessageTimeline) -> str:
     if not story.sends:
         return "no send in the trace"
@@ -76,14 +83,7 @@ def _transaction(story: MessageTimeline) -> str:
         return ""
     checks = sum(end.from_check is True for end in story.transaction_ends)
     after = f" after {plural(checks, 'check')}" if checks else ""
-    return f"transaction {STATE_WORDS[story.transaction_ends[-1].state]}{after}"
-
-
-_NOT_CONSUMED: Final = {
-    Outcome.FAILED: "failed",
-    Outcome.UNFINISHED: "unfinished",
-    Outcome.UNKNOWN: "outcome unknown",
-}
+    return f"transaction {STATES[story.transaction_ends[-1].state][0]}{after}"
 
 
 def _consumed(story: MessageTimeline) -> str:
@@ -93,7 +93,7 @@ def _consumed(story: MessageTimeline) -> str:
     again = sum(len(group.attempts) - 1 for group in story.groups)
     repeated = f", {plural(again, 'redelivery', 'redeliveries')}" if again else ""
     if not good:
-        counts = Counter(_NOT_CONSUMED[group.outcome] for group in story.groups)
+        counts = Counter(group.outcome.value for group in story.groups)
         how = next(iter(counts)) if len(story.groups) == 1 else ", ".join(f"{n} {word}" for word, n in counts.items())
         return f"delivered to {plural(len(story.groups), 'group')}: {how}{repeated}"
     of = "" if len(good) == len(story.groups) else f" of {len(story.groups)}"
@@ -172,10 +172,7 @@ def _of_attempts(story: MessageTimeline) -> Found:
 
 def _of_bad(story: MessageTimeline) -> Found:
     if story.bad:
-        whose = "its" if len(story.bad) == 1 else "their"
-        with_id = sum(story.msg_id in bad.names for bad in story.bad)
-        which = f"beside this message's{f', {with_id:,} with its id' if with_id else ''}"
-        yield "bad_records", f"{plural(len(story.bad), 'bad record')} {which}: {whose} content is lost."
+        yield "bad_records", f"{describe_bad(story)}: {'its' if len(story.bad) == 1 else 'their'} content is lost."
 
 
 def _stored(story: MessageTimeline) -> list[Send]:
@@ -201,7 +198,7 @@ def _recalled(story: MessageTimeline) -> bool:
 
 
 def _group_names(groups: list[GroupTimeline]) -> str:
-    return _names(group.group or "a group that no record names" for group in groups)
+    return _names(group.group or UNNAMED_GROUP for group in groups)
 
 
 def _names(texts: Iterable[str]) -> str:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, open_templates, style_sheet
-from bridge.page.wording import ABSENT, duration, offset, plural, utc, visible
-from bridge.query.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_of
-from bridge.query.findings import findings, in_one_sentence
+from bridge.page.wording import ABSENT, duration, plural, utc, visible
+from bridge.query import details
+from bridge.query.findings import describe_bad, findings, in_one_sentence
 from bridge.query.search import rows_of
-from bridge.query.terminal import describe_attempts, describe_search
-from bridge.query.timeline import Kind, Tone, events, first_ms
+from bridge.query.timeline import Kind, Tone, events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
 
 
 _COLOURS: Final = {Tone.GOOD: GREEN, Tone.BAD: RED, Tone.CARE: AMBER, Tone.OPEN: SLATE}
-_WORDS: Final = {
-    Tone.GOOD: "success, committed",
-    Tone.BAD: "failed, rolled back",
-    Tone.CARE: "success after the time-out",
-    Tone.OPEN: "undecided, unfinished or unknown",
-}
-_NAMES: Final = {Kind.SEND: "sent by", Kind.TRANSACTION_END: "transaction of", Kind.RECALL: "recalled by"}
 
 
 def swimlane(timeline: Sequence[Event]) -> Markup:
@@ -44,10 +36,10 @@ def swimlane(timeline: Sequence[Event]) -> Markup:
 
 
 def legend(timeline: Sequence[Event]) -> Iterator[tuple[Markup, str]]:
-    """Yield the marks of ``timeline``, each with its meaning."""
+    """Yield the marks of ``timeline``, each with the outcomes that it stands for."""
     for tone in Tone:
-        if any(event.tone is tone for event in timeline):
-            yield dot(tone), _WORDS[tone]
+        if outcomes := dict.fromkeys(event.outcome for event in timeline if event.tone is tone):
+            yield dot(tone), "; ".join(outcomes)
     bars = [bar for each in _lanes(timeline).values() for bar in each]
     if bars and scale_of(bars).gaps:
         yield element("span", class_="dot cut"), "a pause that is cut short"
@@ -64,8 +56,8 @@ def _lanes(timeline: Sequence[Event]) -> dict[str, list[Bar]]:
     rank = {kind: number for number, kind in enumerate(Kind)}
     for event in sorted(timeline, key=lambda one: rank[one.kind]):
         if event.from_ms is not None:
-            group = visible(event.group or UNKNOWN_GROUP, limit=90)
-            lanes.setdefault(f"{_NAMES.get(event.kind, 'consumed by')} {group}", []).append(_bar(event, event.from_ms))
+            title = visible(details.title_of(event.kind, event.group), limit=100)
+            lanes.setdefault(title, []).append(_bar(event, event.from_ms))
     return lanes
 
 
@@ -99,24 +91,14 @@ def _event_title(event: Event) -> str:
 def page(answer: Answer) -> str:
     """Return the page as HTML. Texts of the trace are text in it, never markup."""
     style = style_sheet("bridge.query")
-    template = open_templates("bridge.query", _FILTERS, _FUNCTIONS).get_template("page.html.j2")
-    return template.render(
-        answer=answer, title=_title(answer), style=Markup(style), policy=content_policy(style), absent=ABSENT
-    )
-
-
-def _title(answer: Answer) -> str:
+    template = open_templates("bridge.query", _FILTERS, _NAMES).get_template("page.html.j2")
+    title = plural(len(answer.stories), "message")
     if len(answer.stories) == 1:
-        return visible(answer.stories[0].msg_id, limit=60)
-    return plural(len(answer.stories), "message") if answer.stories else "Nothing found"
+        title = visible(answer.stories[0].msg_id, limit=60)
+    return template.render(answer=answer, title=title, style=Markup(style), policy=content_policy(style))
 
 
-_FILTERS: Final = {"duration": duration, "offset": offset, "plural": plural, "utc": utc, "visible": visible}
-_FUNCTIONS: Final = {
-    each.__name__: each
-    for each in (
-        *(about, describe_attempts, describe_search, details_of, dot, events, findings, first_ms),
-        *(in_one_sentence, legend, link_of, places_of, rows_of, swimlane, trace_of),
-    )
-}
-"""What the template calls."""
+_FILTERS: Final = {"plural": plural, "utc": utc, "visible": visible}
+_USED: Final = (describe_bad, dot, events, findings, in_one_sentence, legend, rows_of, swimlane)
+_NAMES: Final = {"absent": ABSENT, "words": details} | {each.__name__: each for each in _USED}
+"""What the template uses."""

@@ -365,10 +365,6 @@ class Event:
     client_host: str | None = None
     begin_known: bool = True
 
-    def since(self, begin_ms: int | None) -> int | None:
-        """Return how many milliseconds after ``begin_ms`` it began."""
-        return None if self.from_ms is None or begin_ms is None else self.from_ms - begin_ms
-
 
 OUTCOME_TONES = {
     Outcome.SUCCESS: Tone.GOOD,
@@ -376,18 +372,15 @@ OUTCOME_TONES = {
     Outcome.UNFINISHED: Tone.OPEN,
     Outcome.UNKNOWN: Tone.OPEN,
 }
-_STATE_TONES = {
-    TransactionState.COMMIT_MESSAGE: Tone.GOOD,
-    TransactionState.ROLLBACK_MESSAGE: Tone.BAD,
-    TransactionState.UNKNOW: Tone.OPEN,
-    None: Tone.OPEN,
+STATES = {
+    TransactionState.COMMIT_MESSAGE: ("committed", Tone.GOOD),
+    TransactionState.ROLLBACK_MESSAGE: ("rolled back", Tone.BAD),
+    TransactionState.UNKNOW: ("undecided", Tone.OPEN),
+    None: ("unknown", Tone.OPEN),
 }
-STATE_WORDS = {
-    TransactionState.COMMIT_MESSAGE: "committed",
-    TransactionState.ROLLBACK_MESSAGE: "rolled back",
-    TransactionState.UNKNOW: "undecided",
-    None: "unknown",
-}
+"""The word and the tone of a transaction's end."""
+UNNAMED_GROUP = "an unnamed group"
+"""A group that no record names, in a sentence or a title."""
 
 
 def events(story: MessageTimeline) -> tuple[Event, ...]:
@@ -402,12 +395,7 @@ def events(story: MessageTimeline) -> tuple[Event, ...]:
 
 def describe_end(end: TransactionEnd) -> str:
     """Return the producer's decision in words, and whether a check of the broker asked for it."""
-    return f"{STATE_WORDS[end.state]}{' on check' if end.from_check else ''}"
-
-
-def first_ms(timeline: Iterable[Event]) -> int | None:
-    """Return when the first event began."""
-    return next((event.from_ms for event in timeline if event.from_ms is not None), None)
+    return f"{STATES[end.state][0]}{' on check' if end.from_check else ''}"
 
 
 def _events(story: MessageTimeline) -> Iterator[Event]:
@@ -418,7 +406,7 @@ def _events(story: MessageTimeline) -> Iterator[Event]:
         how = (send.cost_ms, send.outcome.value, OUTCOME_TONES[send.outcome])
         yield _event(send, Kind.SEND, name, send.begin_ms, until_ms, *how)
     for end in story.transaction_ends:
-        how = (None, describe_end(end), _STATE_TONES[end.state])
+        how = (None, describe_end(end), STATES[end.state][1])
         yield _event(end, Kind.TRANSACTION_END, "transaction", end.at_ms, end.at_ms, *how)
     for recall in story.recalls:
         how = (None, recall.outcome.value, OUTCOME_TONES[recall.outcome])

@@ -1,28 +1,32 @@
 """The page of an answer stands alone, shows everything, and lets nothing of the trace become markup."""
 
+import io
 import re
 
 import pytest
+from rich.console import Console
 
+from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.lanes import Bar, pack_rows, scale_spans
 from bridge.page.markup import Markup, content_policy, element
 from bridge.query.html import page, swimlane
 from bridge.query.search import Answer, Searched
+from bridge.query.terminal import print_answer
 from bridge.query.timeline import events
 from otel_mqtrace.model import TraceType
-from tests.support.archives import ID, LIFE, T0, answer_of, consume, context, landed, pub, story_of
+from tests.support.archives import ID, LIFE, T0, again, answer_of, consume, context, landed, pub, story_of
 from tests.support.html_page import Page
 
 EVIL = "\"><script>alert(1)</script><img src=x onerror=y>&amp;'\x1b\u202e"
 
 
-def _page(*stories, left_off=0, remarks=()):
-    text = page(Answer(stories, left_off, Searched(where="a shelf", messages=9, remarks=remarks)))
+def _page(*stories, left_off=0, remarks=(), **of_answer):
+    text = page(Answer(stories, left_off, Searched(where="a shelf", messages=9, remarks=remarks), **of_answer))
     assert [tag for tag, _ in Page(text).elements].count("h1") == 1
     return text
 
 
-@pytest.mark.parametrize("stories", [[], [story_of(*LIFE)]], ids=["nothing found", "a message"])
+@pytest.mark.parametrize("stories", [[], [story_of(*LIFE)]], ids=["no message", "a message"])
 def test_page_has_one_first_heading_and_loads_nothing(stories):
     text = _page(*stories)
     written = Page(text)
@@ -73,18 +77,50 @@ def test_hostile_text_stays_text(field):
 
 def test_several_messages_are_listed_with_links_to_them():
     stories = [story_of(pub(msg_id=msg_id), msg_id=msg_id) for msg_id in ("A1", "B2", "C3")]
-    written = Page(_page(*stories, left_off=2, remarks=("something could not be read",)))
+    written = Page(_page(*stories, left_off=2, remarks=("something could not be read",), pages=2, total=5))
     assert len(written.ids) == len(set(written.ids))
     targets = {attrs["href"][1:] for tag, attrs in written.elements if tag == "a"}
     assert targets == {"main", "m0", "m1", "m2"}
     assert targets <= set(written.ids)
     assert "3 messages" in written.text
-    assert "2 older messages left off." in written.text
+    assert "Page 1 of 2, 5 messages; 2 older messages: --page 2" in written.text
     assert "something could not be read" in written.text
+
+
+def _both(answer):
+    """Return the words of an answer on a terminal and on a page."""
+    written = io.StringIO()
+    print_answer(answer, console=Console(file=written, width=200))
+    return " ".join(written.getvalue().split()), " ".join(Page(page(answer)).text.split())
+
+
+def test_message_is_told_in_the_same_words_on_a_terminal_and_on_a_page():
+    late = context(TraceType.SUB_AFTER, None, request_id="R", success=False)
+    sent, *others = [*landed(*LIFE, extra=b"x\x02"), *landed(late, dialect="4.4.0")]
+    for told in _both(answer_of([sent, again(sent, offset=99), *others], ID)):
+        for phrase in (
+            *(f"trace id of mqtrace forward {trace_id_of(ID)}", "Timeline from 2026-11-21 11:20:00.000 UTC"),
+            *("transaction committed after 1 check", "The last delivery to an unnamed group failed."),
+            *("14 bad records beside this message's: their content is lost.", "14 records and 1 repeat of them"),
+            *("undecided", "committed on check", "≈ +9,012 ms", "Sent by shop", "Consumed by an unnamed group"),
+        ):
+            assert phrase in told
+        assert told.count("14 bad records beside this message's") > 1
+
+
+def test_list_has_the_same_heads_and_rows_on_a_terminal_and_on_a_page():
+    answer = answer_of(landed(pub(), *consume("R1", T0 + 50, success=False), pub(T0 + 9, msg_id="OTHER")), ID, "OTHER")
+    terminal, _ = _both(answer)
+    heads, *rows = Page(page(answer)).table("Messages, newest first").rows
+    assert terminal.lower().startswith(" ".join(heads).lower())
+    assert [row[4] for row in rows] == ["send success", "send success", "consume failed"]
+    for row in rows:
+        assert " ".join(row) in terminal
 
 
 def test_message_without_any_time_has_a_page():
     story = story_of(context(TraceType.SUB_AFTER, None, request_id="R", success=True), dialect="4.4.0")
+    assert [told.count("Timeline from") for told in _both(Answer((story,), 0, Searched(where="a shelf")))] == [0, 0]
     written = Page(_page(story))
     assert "lanes" not in [attrs.get("class") for tag, attrs in written.elements if tag == "svg"]
     assert len(written.table("Every event in order").rows) == 2
