@@ -186,7 +186,7 @@ def _check_configuration(checkup: Checkup, settings: Settings, report: Mapping[s
 
 
 def _measure_skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dict[str, float]:
-    """Send one message to a new topic whose messages the broker stamps, and delete the topic again."""
+    """Send two messages to a new topic whose messages the broker stamps, and delete the topic again."""
     from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 - optional extra
     from confluent_kafka import admin as requests  # noqa: PLC0415 - optional extra
 

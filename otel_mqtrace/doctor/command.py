@@ -20,7 +20,7 @@ def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="A command to watch, after --.", metavar="CMD")] = None,
     *,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Measure the brokers' clock: writes one message to a temporary topic.")
+        bool, typer.Option("--probe", help="Measure the brokers' clock: writes two messages to a temporary topic.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON: healthy, findings, facts.")] = False,
 ) -> int:

@@ -123,10 +123,11 @@ warning wrapped_twice: $name wraps the client on top of mqtrace: messages are tr
 ``error`` means that messages go unrecorded, ``warning`` that some may, or that they are recorded twice.
 """
 _ENTRY: Final = re.compile(r"^(error|warning) (\S+): (.+?)\n  fix: (.+?)\n(?=\S|\Z)", re.MULTILINE | re.DOTALL)
-_WORDS: Final = {
+WORDS: Final = {
     name: (severity, Template(" ".join(what.split())), Template(" ".join(fix.split())))
     for severity, name, what, fix in _ENTRY.findall(_TABLE)
 }
+"""Code, with what stands behind its slash → severity, what is wrong and how to fix it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class Checkup:
 
     def add(self, entry: str, /, *, where: str, **values: object) -> None:
         """Note the finding of an entry in the table, with ``values`` in its words: none that can be a secret."""
-        severity, what, fix = _WORDS[entry]
+        severity, what, fix = WORDS[entry]
         code, text = entry.partition("/")[0], what.substitute(values)
         if all((code, text) != (each.code, each.what) for each in self.findings):
             self.findings.append(Finding(code, severity, text, where, fix.substitute(values)))

@@ -13,6 +13,7 @@ import otel_mqtrace
 from bridge.addresses import Kind
 from otel_mqtrace import testing
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
+from otel_mqtrace.doctor.findings import WORDS
 from otel_mqtrace.wire import native
 from tests.support.documents import DOCUMENTS, FENCE, blocks
 from tests.support.source_tree import ROOT, name_of
@@ -100,6 +101,12 @@ def test_every_setting_is_in_the_documents():
     page = (DOCS / "operations.md").read_text(encoding="utf-8")
     missing = [name for name in Settings.__dataclass_fields__ if f"`{ENVIRONMENT_PREFIX}{name.upper()}`" not in page]
     assert missing == []
+
+
+def test_every_finding_of_the_doctor_is_in_the_documents():
+    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    table = page.partition("| finding | meaning |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == {name.partition("/")[0] for name in WORDS}
 
 
 def test_python_reference_names_what_an_application_imports():
