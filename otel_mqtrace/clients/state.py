@@ -285,7 +285,9 @@ class MessageRegistry:
         if own is not None:
             opened: Owner | None = own.open(message, tracing)
             return opened
-        hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
+        hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # gone or never traced: no group and no server is known
+        if found is not None:
+            hook.poll_begins()  # the metrics have counted it when it was handed over
         calls = hook.before([self._incoming(message)])
         return Owner(calls[0], calls[0].finish) if calls else None
 

@@ -277,7 +277,10 @@ class _ReceivedMessages:
             return taken
         known = None if consumer is None else consumer_state(consumer)
         owner = known or holder or RocketMqConsumerState(ClientInfo(system="rocketmq"))
-        return owner.open(message, tracing)
+        opened = owner.open(message, tracing)
+        if opened is not None:
+            received.handled_in = opened.call.otel_ctx
+        return opened
 
     def _is_awaited(self, message: ReceivedMessage) -> bool:
         """Return ``True`` for a message that waits for its block, once."""

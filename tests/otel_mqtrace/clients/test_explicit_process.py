@@ -12,6 +12,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Message
 from opentelemetry import baggage, trace
+from opentelemetry.sdk.metrics import MeterProvider
 
 from otel_mqtrace import process
 from otel_mqtrace._workers import LiveObjects
@@ -140,6 +141,22 @@ def test_explicit_mode_has_a_span_in_the_block_only_also_when_its_consumer_is_go
     assert (len(spans.take_all()), unhandled()) == (1, {})
     MqTraceInstrumentor().uninstrument()
     assert unhandled() == {"handed_over_unhandled": 1}
+
+
+def test_message_whose_consumer_is_gone_is_counted_once_as_consumed(
+    instrument, kafka, spans, fill, topic, reader, points
+):
+    fill(topic, b"x")
+    instrument(process_spans="explicit", meter_provider=MeterProvider([reader]))
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    message = poll(consumer)
+    del consumer
+    gc.collect()
+    with process(message):
+        pass
+    spans.take()
+    assert [point.value for _, point in points("messaging.client.consumed.messages")] == [1]
 
 
 def test_message_without_a_block_is_counted_at_the_exit_of_the_process_that_had_it(run_code):

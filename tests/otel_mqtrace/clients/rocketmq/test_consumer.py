@@ -196,6 +196,15 @@ def test_settlement_is_a_child_of_its_message(receiving, spans, topic):
         assert settled.parent.span_id == processed[settled.attributes["messaging.message.id"]].context.span_id
 
 
+@pytest.mark.parametrize("process_spans", ["auto", "explicit"])
+def test_settlement_after_a_block_is_a_child_of_its_message(receiving, spans, topic, process_spans):
+    consumer, (message,), _ = receiving(b"x", process_spans=process_spans, settle_spans=True)
+    with process(message):
+        pass
+    consumer.ack(message)
+    assert spans.take(f"ack {topic}").parent.span_id == spans.take(f"process {topic}").context.span_id
+
+
 def test_receive_has_a_span_if_configured(receiving, spans, topic, proxy):
     consumer, _, sent = receiving(b"1", b"2", receive_spans=True)
     received = spans.take(f"poll {topic}")
