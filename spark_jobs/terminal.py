@@ -106,7 +106,7 @@ def _groups(result: Result) -> Table:
 
 
 def _gates(result: Result) -> Table:
-    table = _table("gates", ("gate", "value", "bound", "outcome"), right=("value", "bound"))
+    table = _table("gates", ("gate", "value", "must be", "outcome"), right=("value", "must be"))
     for gate in result.gates:
         value = "-" if gate.value is None else f"{gate.value:g}"
         outcome = Text(gate.outcome, _STYLES.get(gate.outcome, ""))

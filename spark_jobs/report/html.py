@@ -280,7 +280,7 @@ _SECTIONS: Final[Iterable[tuple[str, str, Callable[[Result, ShownSamples], dict[
         "Open, late, duplicated",
         lambda result, _: {"open": any(result.ageing.values()), "ages": list(dict(AGES))},
     ),
-    ("ledger", "Drop ledger", lambda result, _: {"ledger": result.ledger} if result.ledger else None),
+    ("ledger", "Counted losses", lambda result, _: {"ledger": result.ledger} if result.ledger else None),
     ("inputs", "Inputs and balance", _inputs),
     ("glossary", "Glossary", lambda _result, _shown: {"glossary": _WORDS}),
 )

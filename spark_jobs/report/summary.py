@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from spark_jobs.report.glossary import label_finding, rank_finding
+from spark_jobs.report import wording
+from spark_jobs.report.glossary import SIDE_NAME, label_finding, rank_finding
 from spark_jobs.report.headline import describe_loss, describe_scope, describe_verdict, list_figures, list_problems
-from spark_jobs.report.result import balance
+from spark_jobs.report.result import GROUP_COUNTS, balance
 from spark_jobs.report.wording import ABSENT, count, duration, number, percent, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict
 
@@ -21,13 +22,6 @@ MOST_SUMMARY_BYTES = 60_000
 
 _SIGN = {"PASS": "✅", "WARN": "⚠️", "FAIL": "❌", "INCONCLUSIVE": "❔", "pass": "✅", "warn": "⚠️", "fail": "❌"}
 _MOST_ROWS = 40
-_COUNTED = {
-    "messages": "Messages",
-    "deliveries": "Deliveries",
-    "failures": "Failed",
-    "redeliveries": "Redelivered",
-    "unmatched": "Not on both sides",
-}
 _STRUCTURAL = re.compile(
     r"""[^\w .,;:?'"<>/=+\-→—…⟨⟩%()≠]|:(?! )|<(?!=)|^>|>(?!=)|(?<!\w)_|_(?!\w)|(?<=www)\.""", re.ASCII | re.IGNORECASE
 )
@@ -58,29 +52,30 @@ def _sections(result: Result) -> Iterator[str]:
     yield "".join(f"* **{cell(part.text)}**: {cell(part.step, limit=300)}\n" for part in list_problems(result))
     rows = "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in list_figures(result))
     yield f"{rows}* {describe_scope(result)}\n"
-    yield _table("Gates", ("Gate", "Outcome", "Value", "Must be", "Explanation"), map(_gate, result.gates))
+    yield _table("Gates", wording.GATE_HEADS, map(_gate, result.gates))
     lines = [(line.label, count(line.native), count(line.otlp)) for line in balance(result.inputs)]
     losses = "".join(f"* {describe_loss(side, loss)}\n" for side, loss in sorted(result.loss.items()))
     yield f"{_table('Balance', ('', 'Native trace', 'OTLP'), lines)}\n{losses}"
     yield _counts("Statuses", "Status", result.status)
     yield _counts("Reasons", "Reason", result.reason)
     rules = [(cell(rule), count(n)) for rule, n in result.reason_detail.items() if n]
-    yield _table("Rules behind the reasons", ("Rule", "Events"), rules)
+    yield _table("The rules behind the reasons", ("Rule", "Events"), rules)
     yield _counted_losses(result)
     fields = [(cell(item.name), _field_verdicts(item)) for item in result.fields if _is_unequal(item)]
     yield _table("Fields that are not equal everywhere", ("Field", "Verdicts"), fields)
     latency = [
-        (cell(name), count(row.count), *map(duration, (row.p50, row.p95, row.p99, row.max)))
+        (cell(name.replace("_", " ")), count(row.count), *map(duration, (row.p50, row.p95, row.p99, row.max)))
         for name, row in result.latency.items()
     ]
-    yield _table("Latency", ("Stage", "Events", "p50", "p95", "p99", "Maximum"), latency)
+    yield _table("Latency", wording.LATENCY_HEADS, latency)
     groups = [
-        (cell(group.topic), cell(group.group), *(count(getattr(group, name)) for name in _COUNTED))
+        (cell(group.topic), cell(group.group), *(count(getattr(group, name)) for name in GROUP_COUNTS))
         for group in result.groups
     ]
-    yield _table("Who consumed what", ("Topic", "Group", *_COUNTED.values()), groups)
+    heads = ("Topic", "Group", "Messages", "Deliveries", "Failed", "Redelivered", "Unmatched")
+    yield _table("Who consumed what", heads, groups)
     places = ("Side", "Source", "Line", "Record", "Field", "Reason")
-    yield _table("Malformed input", places, map(_bad, result.malformed))
+    yield _table("Unreadable input", places, map(_bad, result.malformed))
     samples = sorted(result.samples, key=lambda each: rank_finding(*_finding_of(each)))
     yield _table("Sample events", ("Finding", "Message id", "Kind", "Topic", "Group"), map(_sample, samples))
 
@@ -112,13 +107,12 @@ def _counted_losses(result: Result) -> str:
         return ""
     rows = [
         (
-            *map(cell, (line.side, line.component, line.cause, line.service)),
+            *map(cell, (SIDE_NAME.get(line.side, line.side), line.component, line.cause, line.service)),
             *map(count, (line.counted, line.attributed, line.surplus)),
         )
         for line in result.ledger.lines
     ]
-    heads = ("Lost by", "Component", "Cause", "Service", "Counted", "Attributed", "Surplus")
-    table = _table("Counted losses", heads, rows) or "### Counted losses\n\nThe ledgers count none.\n"
+    table = _table("Counted losses", wording.LOSS_HEADS, rows) or f"### Counted losses\n\n{wording.NO_LOSS}\n"
     return table + "".join(f"\n* {cell(note, limit=300)}\n" for note in result.ledger.notes)
 
 
@@ -132,7 +126,7 @@ def _field_verdicts(item: Field) -> str:
 
 def _bad(bad: MalformedSample) -> Sequence[str]:
     places = (ABSENT if at is None else str(at) for at in (bad.line, bad.record_index))
-    return cell(bad.side), cell(bad.path), *places, cell(bad.field), cell(bad.reason)
+    return cell(SIDE_NAME.get(bad.side, bad.side)), cell(bad.path), *places, cell(bad.field), cell(bad.reason)
 
 
 def _sample(sample: Sample) -> Sequence[str]:

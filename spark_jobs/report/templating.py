@@ -44,6 +44,7 @@ def environment() -> Environment:
     """Return the templates of every report."""
     functions = {
         "percent": wording.percent,
+        "words": wording,
         "entry": find_entry,
         "label": label_finding,
         "group_of": group_finding,

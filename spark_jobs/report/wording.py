@@ -12,6 +12,11 @@ from bridge.page.wording import visible as spell_out
 
 __all__ = ["ABSENT", "count", "duration", "number", "percent", "plural", "ppm", "utc", "value_text", "visible"]
 
+GATE_HEADS = ("Gate", "Outcome", "Value", "Must be", "Explanation")
+LATENCY_HEADS = ("Stage", "Events", "p50", "p95", "p99", "Maximum")
+LOSS_HEADS = ("Side", "Component", "Cause", "Service", "Counted", "Attributed", "Surplus")
+NO_LOSS = "Nothing was counted as lost."
+
 # Controls, lone surrogates and noncharacters cannot be shown or are illegal in XML; line separators and everything that
 # turns the writing direction can make one message id look like another.
 _UNSEEN = re.compile(

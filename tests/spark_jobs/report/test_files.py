@@ -151,7 +151,7 @@ BAD = MalformedSample(side="native", path="", line=7, record_index=0, field=None
 def shortened(path, sources):
     made = result(malformed=(replace(BAD, path=str(path)),), samples=(), timelines={})
     summary = render_reports(made, sources=sources)["summary.md"]
-    (shown,) = re.findall(r"^\| native \| (.*?) \| 7 \|", summary, re.MULTILINE)
+    (shown,) = re.findall(r"^\| native trace \| (.*?) \| 7 \|", summary, re.MULTILINE)
     return html.unescape(shown)
 
 
