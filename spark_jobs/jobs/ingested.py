@@ -104,8 +104,17 @@ class Ingested:
         old = [name for name, end in ends.items() if end < middle - keep_ms]
         if old:
             sides = _total(listed[name] for name in (*old, _DROPPED) if name in listed).sides
-            read = {name: EventSide(sources=side.sources, offsets=side.offsets) for name, side in sides.items()}
+            read = {
+                name: EventSide(sources=side.sources, offsets=side.offsets, last_event_ms=side.last_event_ms)
+                for name, side in sides.items()
+            }
             self._write({**listed, _DROPPED: Batch(read)}, without=old)
+
+    def dropped_until_ms(self) -> int | None:
+        """Return when the last event of any dropped batch was; ``None`` if none was dropped."""
+        dropped = self._read().get(_DROPPED, Batch())
+        until_ms: int | None = greatest(side.last_event_ms for side in dropped.sides.values())
+        return until_ms
 
     def forget_files(self, present: Container[str]) -> None:
         """Let files of dropped batches that are not ``present`` any more count as read no longer."""
@@ -131,7 +140,7 @@ class Ingested:
         return _total(self.batches().values())
 
     def total_read(self) -> Mapping[str, EventSide]:
-        """Return the sides with what was dropped, of which only sources and offsets are left."""
+        """Return the sides with what was dropped, of which only sources, offsets and the last event's time are left."""
         return _total(Batch(one.sides) for one in self._read().values()).sides
 
     def remove_unlisted(self) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.options import Chosen, ReconcileOptions, Report
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.jobs.workspace import Workspace
+    from spark_jobs.policy.policy import Policy
     from spark_jobs.report.result import Result
     from spark_jobs.sources.kafka import PartitionRange
 
@@ -118,7 +119,7 @@ def _judge(
     result = reconcile(
         workspace,
         (native, survey_again(workspace.engine, spans, native.trace_topics)),
-        chosen.policy,
+        begin_behind_dropped(chosen.policy, ingest.ingested.dropped_until_ms()),
         most_samples=options.samples,
         progress=progress,
         ledger=read_ledgers(options.ledger) if options.ledger else None,
@@ -128,6 +129,17 @@ def _judge(
     result = conclude(workspace, result, report, out=options.out)
     ingest.ingested.drop_older(chosen.policy.forget_after_ms)  # the history has what is open of it
     return result
+
+
+def begin_behind_dropped(policy: Policy, dropped_until_ms: int | None) -> Policy:
+    """Return the policy with a window that begins the grace after the last event of any dropped batch.
+
+    The records of an event may have come in two batches, of which one is left, and so may a delivery and its send.
+    """
+    if dropped_until_ms is None:
+        return policy
+    begin_ms = 1 + dropped_until_ms + max(policy.grace_ms, policy.widest_tolerance("start_ms"))
+    return replace(policy, begin_ms=max(begin_ms, policy.begin_ms or 0))
 
 
 def _doubt_grown_files(result: Result, ingest: Ingest) -> Result:

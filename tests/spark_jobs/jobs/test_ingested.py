@@ -126,7 +126,9 @@ def test_sources_of_dropped_batches_count_as_read(tmp_path):
         for day in range(8)
     ]
     junk = take(ingested, "A", side(sources=("junk",), last_event_ms=10**15))
+    assert ingested.dropped_until_ms() is None
     ingested.drop_older(2)
+    assert ingested.dropped_until_ms() == Ingested(tmp_path).dropped_until_ms() == 1
     assert list(ingested.batches()) == [*names[2:], junk]
     assert directories(tmp_path) == {f"batch={name}" for name in ingested.batches()}
     assert sources() == {*"01234567", "junk"}
@@ -136,6 +138,7 @@ def test_sources_of_dropped_batches_count_as_read(tmp_path):
     assert sources() == {*"1234567", "junk"}
     ingested.drop_older(0)
     assert list(ingested.batches()) == [*names[5:], junk]
+    assert ingested.dropped_until_ms() == 4
     assert sources() == {*"1234567", "junk"}
 
 

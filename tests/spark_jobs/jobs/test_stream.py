@@ -9,24 +9,33 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bridge.otlp.detect import Side
 from bridge.storage import hold
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
+from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.jobs import batch, stream
-from spark_jobs.jobs.ingested import survey_again
+from spark_jobs.jobs.ingested import Batch, Ingested, survey_again
 from spark_jobs.jobs.options import ReconcileOptions, no_progress
-from spark_jobs.jobs.reading import ReadOptions
-from spark_jobs.jobs.stream import Ingest, find_new_ranges
+from spark_jobs.jobs.reading import EventSide, ReadOptions
+from spark_jobs.jobs.stream import Ingest, begin_behind_dropped, find_new_ranges
+from spark_jobs.jobs.workspace import open_workspace
+from spark_jobs.judging.facts import survey
+from spark_jobs.policy.policy import read_policy
+from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources.kafka import topic_address, topic_ranges
+from tests.support.events import START_MS, publish
 from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.programs import run_python
 from tests.support.reading import PlainEngine, read_sources, read_verdicts, rows_in
 from tests.support.topics import put_messages
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
+MINUTE_MS = 60_000
 ODD_NAME = "part [1] %41+ü.jsonl"  # Hadoop would take it for a pattern, a URL for an escape
 
 # The stream, but it kills itself after it has committed its second batch, before Spark knows of it.
@@ -237,6 +246,45 @@ def test_file_that_was_empty_when_it_was_read_has_grown_too(tmp_path):
     assert (ingest.ingest(PlainEngine()), ingest.find_grown()) == (1, [])
     empty.write_bytes(b"{}")
     assert (ingest.ingest(PlainEngine()), ingest.find_grown()) == (0, [str(empty)])
+
+
+@pytest.mark.parametrize("given_ms", [None, START_MS, START_MS + 5 * MINUTE_MS])
+def test_window_begins_the_grace_behind_dropped_batches_unless_it_is_given_later(given_ms):
+    policy = replace(read_policy(None), begin_ms=given_ms)
+    assert begin_behind_dropped(policy, None) is policy
+    begin_ms = max(START_MS + MINUTE_MS + 1, given_ms or 0)
+    assert begin_behind_dropped(policy, START_MS).begin_ms == begin_ms
+    agents = replace(read_policy(None, profile="java-agent"), grace_ms=0)
+    assert begin_behind_dropped(agents, START_MS).begin_ms == START_MS + 501
+
+
+def test_message_whose_records_came_in_two_batches_is_not_lost_when_one_is_dropped(tmp_path):
+    """Spans come two minutes later than records, so the last of every batch meet in the next one."""
+    ingested = Ingested(tmp_path / "events")
+    for number in range(6):
+        name = ingested.make_batch("files")
+        minutes = {"native": range(5 * number, 5 * number + 5), "otlp": range(max(5 * number - 2, 0), 5 * number + 3)}
+        sends = {
+            side: [publish(side, f"M{at}", at_ms=at * MINUTE_MS) for at in of_side] for side, of_side in minutes.items()
+        }
+        ingested.commit(name, Batch({side: written(ingested.place(name) / side, rows) for side, rows in sends.items()}))
+    ingested.drop_older(6 * MINUTE_MS)
+    assert len(ingested.batches()) == 4
+    policy = begin_behind_dropped(read_policy(None), ingested.dropped_until_ms())
+    with open_workspace(tmp_path / "out", None, LocalEngine) as place:
+        sides = tuple(ingested.total().sides.values())
+        result = batch.reconcile(place, sides, policy, most_samples=1, progress=no_progress)
+    assert result.status == {"MATCHED_EXACT": 17, "PENDING": 2, "OUT_OF_SCOPE": 3}
+
+
+def written(directory, events):
+    """Write events as one file of a side."""
+    directory.mkdir(parents=True)
+    rows = pa.Table.from_pylist([{**event, "bad": None} for event in events], schema=NORMALISED)
+    parquet.write_table(rows, directory / "part-0.parquet")
+    last_ms = max(event["end_ms"] for event in events)
+    read = {"files": (str(directory / "part-0.parquet"),), "records_read": len(rows), "last_event_ms": last_ms}
+    return EventSide(**read, survey=survey(rows))
 
 
 def test_second_stream_in_a_directory_is_refused(recorded, tmp_path):
