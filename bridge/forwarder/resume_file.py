@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.forwarder.pairing import Place
 from bridge.storage import committed
 from otel_mqtrace._errors import UsageError
 
@@ -79,8 +80,8 @@ class _State:
     """What this process has seen of one partition.
 
     ``resumed`` is what an earlier process left, until its messages were read again. ``first`` is the first message
-    since the last commit, of a file that is not committed yet its first; ``held`` the first one that was held at that
-    commit.
+    since the last commit; while that cannot move, the first of all: of a file, and of what an earlier process has left.
+    ``held`` is the first one that was held at that commit.
     """
 
     resumed: _Entry | None
@@ -136,11 +137,24 @@ class ResumeFile:
         if state.resumed is None or offset >= state.resumed.next_offset:
             state.resumed = None
             return None
-        return state.resumed.pending.pop(offset, ())
+        left = state.resumed.pending.pop(offset, ())
+        if offset + 1 == state.resumed.next_offset:
+            state.resumed = None
+        return left
 
-    def end_file(self) -> None:
-        """Note that the file of the last message has no more."""
+    def end_pass(self) -> None:
+        """Note that all there is was read: the rest of the last file, and of what an earlier process had settled."""
         self._unfinished = None
+        for state in self._states.values():
+            state.resumed = None
+
+    def unsettled(self) -> set[Place]:
+        """Return from where on to read again: an earlier process had settled more than was read of it until now."""
+        return {
+            Place(*partition, state.first[0])
+            for partition, state in self._states.items()
+            if state.resumed is not None and state.first is not None
+        }
 
     def remember(self, waiting: Iterable[Record]) -> None:
         """Write down what is settled once everything taken, but for ``waiting``, is delivered; then one may commit.
@@ -154,7 +168,7 @@ class ResumeFile:
             return
         held, entries = _held_of(waiting), dict(self._resumed)
         for partition, state in self._states.items():
-            if state.first is not None or partition in held:
+            if state.first is not None or state.held is not None or partition in held:
                 entries[partition] = state.as_entry(held.get(partition))
         if entries != self._written:
             write_memory(self._file, _content_of(entries))
@@ -162,7 +176,8 @@ class ResumeFile:
         for partition, state in self._states.items():
             state.held = min(held[partition].begins) if partition in held else None
             # A file is read again whole if a record of it waits, or its rest has not come yet.
-            if partition[1] is not None or (partition not in held and partition != self._unfinished):
+            is_moving = partition[1] is not None or (partition not in held and partition != self._unfinished)
+            if is_moving and state.resumed is None:
                 state.first = None
 
 

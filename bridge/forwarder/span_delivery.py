@@ -250,7 +250,7 @@ class SpanForwarding:
     def end_pass(self, *, flush: bool = False) -> None:
         """Release records that had waited too long when the pass began, or all (``flush``): all of then was read."""
         self._ready += self._pairing.flush() if flush else self._pairing.expire(self._pass_began_ms)
-        self._memory.end_file()
+        self._memory.end_pass()
 
     def deliver(self) -> int:
         """Have everything delivered that does not wait; return how many spans were since the last time.
@@ -263,13 +263,13 @@ class SpanForwarding:
         return delivered
 
     def hold(self) -> set[Place]:
-        """Remember what is delivered, and return where the records lie that still wait: nothing there is done yet.
+        """Remember what is delivered, and return from where on to read again: nothing behind it is done yet.
 
         Raises:
             UsageError: the memory cannot be written.
         """
         self._memory.remember(self._pairing.waiting())
-        return self._pairing.uncommitted()
+        return self._pairing.uncommitted() | self._memory.unsettled()
 
     def _records(self, message: LandedMessage, origin: Origin, left: Container[int] | None) -> list[Record]:
         how = self._reading

@@ -394,6 +394,13 @@ def test_crash_before_the_commit_restarts_at_the_commit_before(file):
     assert _read(ResumeFile(file), 3, 4) == [[0], "all"]
 
 
+def test_crash_before_the_commit_restarts_at_what_was_held_though_nothing_came_since(file):
+    """The half that waited was joined by a message of another partition."""
+    memory = _remember(file, (0, 1, 0), read=(0, 1))
+    memory.remember([])
+    assert _read(ResumeFile(file), 1, 2) == [[], "all"]
+
+
 def test_topic_created_anew_is_forwarded_from_its_beginning(file):
     _remember(file, (0, 0, 0), read=(0, 1))
     again = ResumeFile(file)
@@ -414,6 +421,31 @@ def test_restart_during_a_restart_forgets_nothing(file):
     assert _read(third, 0, 1, 2, partition=1) == [[0], [], "all"]
 
 
+def test_restart_during_a_restart_begins_where_the_first_did(file):
+    """Nothing waits any more; but a commit in the middle would make void what is remembered of the rest."""
+    _remember(file, (0, 0, 0), (0, 2, 0), read=(0, 1, 2, 3))
+    second = ResumeFile(file)
+    for offset, left in enumerate([[0], []]):
+        assert _read(second, offset) == [left]
+        second.remember([])
+        assert second.unsettled() == {Place("trace", 0, 0)}
+    third = ResumeFile(file)
+    assert _read(third, 0, 1, 2, 3) == [[], [], [0], []]
+    third.remember([])
+    assert third.unsettled() == set()
+    assert _read(ResumeFile(file), 0, 1, 2, 3, 4) == [[], [], [], [], "all"]
+
+
+def test_end_of_a_pass_ends_what_an_earlier_process_has_left(file):
+    """The rest of it is gone, and to wait for it would hold back the position for ever."""
+    _remember(file, (0, 0, 0), read=(0, 1, 2, 3))
+    memory = ResumeFile(file)
+    assert _read(memory, 0, 1) == [[0], []]
+    memory.end_pass()
+    memory.remember([])
+    assert memory.unsettled() == set()
+
+
 def test_file_is_read_from_its_beginning_whatever_waits(file):
     memory = _remember(file, (None, 1, 0), read=(0, 1, 2), partition=None)
     memory.remember(_waiting((None, 1, 0)))
@@ -431,7 +463,7 @@ def test_file_of_several_commits_is_passed_over_from_its_beginning(file):
 def test_what_was_committed_last_is_forwarded_again_where_its_position_is_moved_back(file):
     for partition in (0, None):
         memory = _remember(file, read=(0, 1), partition=partition)
-        memory.end_file()
+        memory.end_pass()
         for _ in range(2):
             memory.remember([])
         assert _read(ResumeFile(file), 0, 1, partition=partition) == ["all", "all"]
