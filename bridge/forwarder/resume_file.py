@@ -128,16 +128,16 @@ class ResumeFile:
         self._unfinished = partition
         state = self._states.get(partition)
         if state is None:
-            left = self._resumed.pop(partition, None)
-            if left is not None:  # emptied as its messages are read again, if it begins where it may
-                left = replace(left, pending=dict(left.pending)) if place in left.begins else None
-            state = self._states[partition] = _State(left)
+            resumed = self._resumed.pop(partition, None)
+            if resumed is not None:  # emptied as its messages are read again, if it begins where it may
+                resumed = replace(resumed, pending=dict(resumed.pending)) if place in resumed.begins else None
+            state = self._states[partition] = _State(resumed)
         state.first = state.first or place
         state.next_offset = max(offset + 1, state.next_offset)
         if state.resumed is None or offset >= state.resumed.next_offset:
             state.resumed = None
             return None
-        left = state.resumed.pending.pop(offset, ())
+        left: Container[int] = state.resumed.pending.pop(offset, ())
         if offset + 1 == state.resumed.next_offset:
             state.resumed = None
         return left
