@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 ABSENT: Final = "—"
 """Shown for an unknown value."""
+UNKNOWN_GROUP: Final = "an unknown group"
+"""Shown in a sentence or a title for a group that no record names."""
+TITLES: Final = ("Sent by", "Transaction of", "Recalled by", "Consumed by")
+"""Titles of what a group did: sends, transaction ends, recalls and deliveries."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS: Final = (

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.markup import fill_template
-from bridge.page.wording import ABSENT, duration, offset, plural, utc, utc_time, visible
+from bridge.page.wording import ABSENT, TITLES, UNKNOWN_GROUP, duration, offset, plural, utc, utc_time, visible
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
-from bridge.query.timeline import UNNAMED_GROUP, Kind, describe_end, events
+from bridge.query.timeline import Kind, describe_end, events
 from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TRACE_ID: Final = "trace id of mqtrace forward"
 LIST_HEADS: Final = ("time (UTC)", "message id", "topic", "group", "outcome", "attempts")
 _VERBS: Final = {PRODUCER: "send", CONSUMER: "consume"}
-_TITLES: Final = dict(zip(Kind, ("Sent by", "Transaction of", "Recalled by", "Consumed by"), strict=True))
+_TITLES: Final = dict(zip(Kind, TITLES, strict=True))
 
 Facts = tuple[tuple[str, str], ...]
 """Names and values of one event's known fields, in order."""
@@ -61,7 +61,7 @@ def details_of(story: MessageTimeline) -> Iterator[tuple[str, list[Detail]]]:
 
 def title_of(kind: Kind, group: str | None) -> str:
     """Return the title of what one group did."""
-    return f"{_TITLES[kind]} {group or UNNAMED_GROUP}"
+    return f"{_TITLES[kind]} {group or UNKNOWN_GROUP}"
 
 
 def list_cells(row: Row) -> tuple[str, str | None, str | None, str | None, str, str]:

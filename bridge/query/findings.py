@@ -10,8 +10,8 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from bridge.page.wording import listed, plural, visible
-from bridge.query.timeline import STATES, UNNAMED_GROUP, Finding, Half, Outcome
+from bridge.page.wording import UNKNOWN_GROUP, listed, plural, visible
+from bridge.query.timeline import STATES, Finding, Half, Outcome
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _recalled(story: MessageTimeline) -> bool:
 
 
 def _group_names(groups: list[GroupTimeline]) -> str:
-    return _names(group.group or UNNAMED_GROUP for group in groups)
+    return _names(group.group or UNKNOWN_GROUP for group in groups)
 
 
 def _names(texts: Iterable[str]) -> str:

@@ -379,8 +379,6 @@ STATES = {
     None: ("unknown", Tone.OPEN),
 }
 """The word and the tone of a transaction's end."""
-UNNAMED_GROUP = "an unnamed group"
-"""A group that no record names, in a sentence or a title."""
 
 
 def events(story: MessageTimeline) -> tuple[Event, ...]:

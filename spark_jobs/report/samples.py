@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import RED, SIDE_COLOUR, SLATE, fill_template
 from bridge.page.markup import Markup as Drawing
+from bridge.page.wording import TITLES, UNKNOWN_GROUP
 from spark_jobs.report.glossary import FINE, group_field_verdict, label_finding, rank_finding
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import ABSENT, duration, plural, utc, value_text, visible
@@ -227,14 +228,10 @@ def _id_of(sample: Sample, name: str) -> Any:
 
 
 # -- the lanes of one message: each sender and consumer group, by the native trace and by OTLP -------------------------
-_PARTY: Final = {
-    Kind.PUBLISH.value: "sent by",
-    Kind.TRANSACTION_END.value: "transaction of",
-    Kind.RECALL.value: "recalled by",
-    Kind.CONSUME.value: "consumed by",
-}
+_KINDS: Final = (Kind.PUBLISH, Kind.TRANSACTION_END, Kind.RECALL, Kind.CONSUME)
+_PARTY: Final = {kind.value: title for kind, title in zip(_KINDS, TITLES, strict=True)}
 _SIDES: Final = (("native", "native"), ("otlp", "OTLP"))
-_BROKER: Final = "broker"
+_BROKER: Final = "Broker"
 
 
 def swimlane(events: Sequence[Sample], this: Sample | None = None) -> Drawing:
@@ -269,7 +266,7 @@ def _lanes(events: Sequence[Sample], this: Sample | None) -> dict[str, dict[str,
 
 def _name(event: Sample) -> str:
     kind, group = str(event.verdict.get("kind")), event.verdict.get("group")
-    return f"{_PARTY.get(kind, visible(kind, limit=40))} {visible(group or ABSENT, limit=60)}"
+    return f"{_PARTY.get(kind, visible(kind, limit=40))} {visible(group or UNKNOWN_GROUP, limit=60)}"
 
 
 def _describe(event: Sample) -> str:

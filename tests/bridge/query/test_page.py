@@ -100,9 +100,9 @@ def test_message_is_told_in_the_same_words_on_a_terminal_and_on_a_page():
     for told in _both(answer_of([sent, again(sent, offset=99), *others], ID)):
         for phrase in (
             *(f"trace id of mqtrace forward {trace_id_of(ID)}", "Timeline from 2026-11-21 11:20:00.000 UTC"),
-            *("transaction committed after 1 check", "The last delivery to an unnamed group failed."),
+            *("transaction committed after 1 check", "The last delivery to an unknown group failed."),
             *("14 bad records beside this message's: their content is lost.", "14 records and 1 repeat of them"),
-            *("undecided", "committed on check", "≈ +9,012 ms", "Sent by shop", "Consumed by an unnamed group"),
+            *("undecided", "committed on check", "≈ +9,012 ms", "Sent by shop", "Consumed by an unknown group"),
         ):
             assert phrase in told
         assert told.count("14 bad records beside this message's") > 1

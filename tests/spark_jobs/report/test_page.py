@@ -189,7 +189,7 @@ def test_sample_shows_both_sides_the_marked_difference_and_the_position(whole):
     read = Page(mismatch)
     assert "Native evidence: native/date=2026-11-21/part-00000.parquet, line 41, record 3" in read.text
     assert "OTLP evidence: otlp/traces.jsonl, line 1207, record 0" in read.text
-    assert "sent by orders-out" in read.text
+    assert "Sent by orders-out" in read.text
     assert "2026-11-21 16:00:00.003 UTC" in read.text
     assert "raw_hash" not in read.text
 

@@ -97,13 +97,13 @@ def test_lanes_show_failures_open_ends_missing_records_and_the_broker():
     drawing = swimlane(timeline, timeline[1])
     root = ET.fromstring(drawing)
     words = [text.text for text in root.iter("text")]
-    assert [word for word in words if word.startswith(("sent", "consumed", "broker"))] == [
-        *("sent by orders-out", "broker", "consumed by billing", "consumed by stock", "consumed by mail")
+    assert [word for word in words if word.startswith(("Sent", "Consumed", "Broker"))] == [
+        *("Sent by orders-out", "Broker", "Consumed by billing", "Consumed by stock", "Consumed by mail")
     ]
     assert words.count("not recorded") == 3
     assert words.count("48 ms, failed") == 3
     assert {"127.0.0.1:9092", "no end", "10 min"} <= set(words)
-    assert "consumed by stock: recorded by OTLP" in root.get("aria-label")
+    assert "Consumed by stock: recorded by OTLP" in root.get("aria-label")
 
 
 def test_different_times_of_both_sides_are_marked():
