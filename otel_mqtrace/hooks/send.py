@@ -241,10 +241,10 @@ class SendHook(RecordingHook):
         if self._may_measure() and (metrics := self._tracing.collecting) is not None:
             metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
 
-    def reopen(self, sent: Sent) -> SendCall:
-        """Return the open call of a recorded send that did not simply succeed."""
+    def reopen(self, sent: Sent, partition: int | None = None) -> SendCall:
+        """Return the open call of a recorded send that did not simply succeed; ``partition`` is the caller's choice."""
         plan = sent.plan
-        attributes = plan.constants | sent.own_attributes
+        attributes = plan.constants | sent.own_attributes | position_attributes(plan.topic, partition, None)
         span_ctx = context_of(sent.ids, sent.flags, sent.trace_state, remote=False)
         span: Span = NonRecordingSpan(span_ctx)
         if span_ctx.trace_flags.sampled:

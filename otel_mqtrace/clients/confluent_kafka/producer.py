@@ -238,7 +238,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
         try:
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
-            sending = None if sent is None or is_from_signal_handler() else reopen_sending(state, hook, sent, user)
+            sending = None if is_from_signal_handler() else reopen_sending(state, hook, sent, user, partition)
             if not _note_raised(sending, headers, is_c_code=True):
                 raise
         call = partial(original, self, topic, value, key, partition, sending or report, None, timestamp, headers)

@@ -166,10 +166,15 @@ class Sending:
         defer_end(self._hook, self.call, **outcome)
 
 
-def reopen_sending(state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None) -> Sending:
-    """Return a recorded message as one with a span, for an end that is not a plain success."""
+def reopen_sending(
+    state: ProducerState, hook: SendHook, sent: Sent | None, user: Callback | None, partition: object = None
+) -> Sending | None:
+    """Return a recorded message, if it is one, as one with a span, for an end that is not a plain success."""
+    if sent is None:
+        return None
     state.in_flight.pop(id(sent), None)
-    sending = Sending(state, hook, hook.reopen(sent), user)
+    call = hook.reopen(sent, partition if isinstance(partition, int) else None)
+    sending = Sending(state, hook, call, user)
     sending.await_answer()
     return sending
 

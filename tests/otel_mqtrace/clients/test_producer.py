@@ -122,9 +122,10 @@ def test_call_that_fails_is_recorded_and_raises_unchanged(producer_of, spans, to
     producer = producer_of(**conf)
     producer.produce(topic, b"x")
     with pytest.raises(BufferError, match="Queue full"):
-        producer.produce(topic, b"x")
+        producer.produce(topic, b"x", partition=0)
     refused = spans.take(f"send {topic}")
     assert refused.attributes["error.type"] == "_QUEUE_FULL"
+    assert refused.attributes["messaging.destination.partition.id"] == "0"
     assert refused.status.status_code is StatusCode.ERROR
     producer.flush(10)
     assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
