@@ -81,7 +81,7 @@ def _table(title: str | None, names: Iterable[str], *, right: Iterable[str]) -> 
 
 
 def _counts(word: str, counts: dict[str, int], *, title: str | None = None) -> Table:
-    table = _table(title, (word, "keys"), right=("keys",))
+    table = _table(title, (word, "events"), right=("events",))
     for name, keys in sorted(counts.items()):
         table.add_row(Text(name), count(keys))
     return table

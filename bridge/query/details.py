@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bridge.query.timeline import Consume, Event, MessageTimeline, Recall, Send, TransactionEnd
 
 TRACE_ID: Final = "trace id of mqtrace forward"
+ESTIMATED: Final = "≈ "
 LIST_HEADS: Final = ("time (UTC)", "message id", "topic", "group", "outcome", "attempts")
 _VERBS: Final = {PRODUCER: "send", CONSUMER: "consume"}
 _TITLES: Final = dict(zip(Kind, TITLES, strict=True))
@@ -83,7 +84,7 @@ def _timeline_cells(event: Event, begin_ms: int | None) -> dict[str, str]:
     since_ms = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
     hosts = [visible(host) for host in (event.client_host, event.store_host) if host]
     return {
-        "after": f"{'' if event.begin_known or since_ms is None else '≈ '}{offset(since_ms)}",
+        "after": f"{'' if event.begin_known or since_ms is None else ESTIMATED}{offset(since_ms)}",
         "what": event.name,
         "group": visible(event.group) if event.group else ABSENT,
         "took": duration(event.took_ms),

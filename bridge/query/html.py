@@ -79,7 +79,7 @@ def _bar(event: Event, from_ms: int) -> Bar:
 def _event_title(event: Event) -> str:
     parts = (
         f"{event.name}: {event.outcome}",
-        f"{'begin' if event.begin_known else 'begin (estimated)'} {utc(event.from_ms)}",
+        f"begin {'' if event.begin_known else details.ESTIMATED}{utc(event.from_ms)}",
         f"end {utc(event.until_ms)}" if event.took_ms is not None and event.until_ms is not None else None,
         f"took {duration(event.took_ms)}" if event.took_ms is not None else None,
         f"store host {visible(event.store_host)}" if event.store_host else None,

@@ -49,6 +49,7 @@ def test_every_event_is_in_the_table_and_in_the_picture():
     assert [row[5] for row in table.rows[1:]] == [event.outcome for event in timeline]
     assert len(re.findall("<title>", swimlane(timeline))) == len(timeline) + swimlane(timeline).count("not to scale")
     assert f"{len(timeline)} events over " in swimlane(timeline)
+    assert "begin ≈ 2026-11-21 11:20:09.012 UTC" in swimlane(timeline)
     assert "1 event over " in swimlane(events(story_of(pub())))
 
 
