@@ -174,7 +174,7 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
         evidence.bad_records = max(evidence.bad_records, further.bad_records)
     if evidence.bad_records > MOST_BAD:
         count = f"{evidence.bad_records:,} bad records lie beside what was found"
-        matches.notes.append(f"{count}; the first {MOST_BAD:,} are shown")
+        matches.notes.append(f"{count}; the first {MOST_BAD:,} are kept")
     known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
     bad = [evidence.bad[rank] for rank in sorted(evidence.bad)]
     stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], bad) for msg_id in known)

@@ -139,6 +139,6 @@ def _tree(story: MessageTimeline) -> Tree:
             where = details.places_of((bad.place,))
             branch.add(Text(f"{where}: {bad.field_name or 'record'}: {bad.reason}: {visible(bad.text, limit=80)}"))
         if len(story.bad) > _MOST_BAD:
-            branch.add(Text(f"and {len(story.bad) - _MOST_BAD:,} more"))
+            branch.add(Text(f"and {len(story.bad) - _MOST_BAD:,} more: --html and --json have them"))
     root.add(Text(details.describe_records(story), style="dim"))
     return root

@@ -164,7 +164,7 @@ def test_keys_of_a_4_x_client_are_one_key():
 def test_bad_records_without_number_are_bounded_and_counted():
     answer = answer_of(landed(pub(), extra=b"x\x02" * 5_000), ID)
     assert len(answer.stories[0].bad) == 1_000
-    assert answer.searched.remarks == ("5,000 bad records lie beside what was found; the first 1,000 are shown",)
+    assert answer.searched.remarks == ("5,000 bad records lie beside what was found; the first 1,000 are kept",)
 
 
 def test_id_with_separators_is_found_as_it_was_written():

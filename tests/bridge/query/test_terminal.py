@@ -9,7 +9,7 @@ from bridge.page.wording import duration, offset, utc, visible
 from bridge.query.search import Answer, Searched
 from bridge.query.terminal import nothing_found, print_answer
 from otel_mqtrace.model import ContextCode
-from tests.support.archives import T0, consume, pub, story_of
+from tests.support.archives import ID, T0, answer_of, consume, landed, pub, story_of
 
 STORY = story_of(
     pub(success=False, offset_msg_id="", cost_ms=3000, group_name="the-producer-group"),
@@ -50,6 +50,11 @@ def test_omitted_and_unreadable_records_are_reported():
     out = _printed(100, STORY, terminal=False, left_off=3, remarks=remarks, pages=4, total=4)
     assert "Page 1 of 4, 4 messages; 3 older messages: --page 2" in out
     assert "part-1.jsonl, line 2" in out
+
+
+def test_bad_records_beyond_ten_are_counted_and_where_they_are_is_said():
+    (story,) = answer_of(landed(pub(), extra=b"x\x02" * 13), ID).stories
+    assert "and 3 more: --html and --json have them" in _printed(100, story)
 
 
 def test_invisible_characters_are_escaped_and_long_texts_marked():
