@@ -131,6 +131,15 @@ def claim(file: IO[bytes]) -> bool:
     return True
 
 
+def sync_directory(directory: Path) -> None:
+    """Flush the names in ``directory`` to the disk: a file is only safe when its name is."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def _create_locked(path: Path) -> IO[bytes]:
     """Create ``path``, unbuffered, and lock it; again where another process removed it as an orphan in between."""
     while True:
@@ -185,8 +194,11 @@ class _Part(ABC):
         self._arrivals_ms = [min(seen_ms), max(seen_ms)]
 
     def finish(self) -> LandedPart:
-        """Flush to the disk, give the file its final name, and return its counts."""
+        """Flush to the disk, give the file its final name, flush that, and return its counts."""
         self._close()
+        for directory in itertools.islice(self._final.parents, 3):  # of the day, native, and the landing
+            with contextlib.suppress(OSError):  # some file systems cannot
+                sync_directory(directory)
         return LandedPart(
             file=f"{self._final.parent.name}/{self._final.name}",
             messages=self.messages,

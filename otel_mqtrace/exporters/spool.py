@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.packing import TraceMessage
+from otel_mqtrace.landing import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -304,7 +305,7 @@ class Spool:
             with suppress(FileExistsError):
                 created = _open_segment(self._directory / name, "x+b")
         with self._logging():  # some file systems cannot; the messages themselves are still synced
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         self._own = created
         self._segments.append(created)
         return created
@@ -323,12 +324,3 @@ class Spool:
 def _age(path: Path) -> tuple[int, str]:
     number = path.stem.rpartition("-")[2]
     return int(number) if number.isdecimal() else 0, path.name
-
-
-def _sync_directory(directory: Path) -> None:
-    """A file is only safe when its name is."""
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

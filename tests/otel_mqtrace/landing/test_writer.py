@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -93,6 +94,24 @@ def test_finished_part_alone_is_visible_and_in_the_manifest(writer, tmp_path):
     assert tuple(_manifest(tmp_path)) == finished
     assert [(part.messages, part.body_bytes) for part in finished] == [(2, 6), (1, 3)]
     assert (finished[0].first_arrival_ms, finished[0].last_arrival_ms) == (NOW_MS, NOW_MS + 5)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_name_of_a_finished_part_is_flushed_to_the_disk(tmp_path, monkeypatch, suffix):
+    """After a crash of the system an unfinished parquet part is removed, and its messages were committed."""
+    synced = {}
+
+    def sync(fd):
+        path = Path(f"/proc/self/fd/{fd}").resolve()
+        synced[path] = [each.name for each in path.iterdir()] if path.is_dir() else []
+
+    monkeypatch.setattr(os, "fsync", sync)
+    writer = LandingWriter(tmp_path, format=suffix)
+    writer.write([_message(1)])
+    (part,) = writer.finish()
+    final = tmp_path / "native" / part.file
+    assert synced[final.parent] == [final.name]
+    assert {tmp_path, tmp_path / "native"} <= synced.keys()
 
 
 def test_part_is_finished_without_a_manifest_that_can_be_written(writer, tmp_path):
