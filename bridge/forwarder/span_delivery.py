@@ -193,7 +193,7 @@ class SpanForwarding:
         self._clock = clock or SystemClock()
         self._ready: list[Event] = []
         self._arrived_ms: dict[int | None, int] = {}
-        self._pass_began_ms = 0
+        self._pass_began_ms = self._last_pass_began_ms = 0
         self.counts = self._pairing.counts
         self._since_settled = 0
         self._delivered = 0
@@ -214,8 +214,8 @@ class SpanForwarding:
         return self._since_settled >= _SETTLE_AT
 
     def begin_pass(self) -> None:
-        """Note the time: what arrives from here on may be left to the next pass."""
-        self._pass_began_ms = self._now_ms()
+        """Note the time: what arrives from here on may be left to the next pass, and nothing older is new in that."""
+        self._last_pass_began_ms, self._pass_began_ms = self._pass_began_ms, self._now_ms()
 
     def take(self, messages: Iterable[LandedMessage]) -> list[LandedMessage]:
         """Read ``messages`` and make spans of what is complete; large heaps of spans are delivered at once.
@@ -233,8 +233,9 @@ class SpanForwarding:
             left = self._memory.remaining_records(message)
             if left is None:
                 new.append(message)
-            # A file may hold what arrived long ago: its records wait from now on for those of the next file.
-            since_ms = arrival_ms if message.partition is not None else now_ms
+            # A file may hold what arrived long ago: its records wait from now on for those of the next file. A topic's
+            # message that was not there at the last pass arrived later than its writer's clock may say.
+            since_ms = now_ms if message.partition is None else max(arrival_ms, self._last_pass_began_ms)
             place = Place(message.source, message.partition, message.offset)
             origin = Origin(place, arrival_ms, message.arrival_ms, since_ms)
             self._ready += self._pairing.add(self._records(message, origin, left))

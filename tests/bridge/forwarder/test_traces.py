@@ -116,6 +116,17 @@ def test_half_whose_partner_arrived_during_a_long_pass_waits_for_the_next_one(de
     assert (forward_once(log, spans=spans).spans, spans.counts.halves) == (1, 0)
 
 
+def test_half_of_a_writer_whose_clock_is_behind_waits_as_long_as_others(delivery):
+    clock = ManualClock(wall_ns=(START_MS + 3_600_000) * 1_000_000)
+    log, spans = _Log(), SpanForwarding(delivery, clock=clock)
+    forward_once(log, spans=spans)
+    log.messages.append(_message(body_of(before())))
+    for advance_ms, pending in ((1_000, 1), (58_999, 1), (1, 0)):
+        clock.advance(ms=advance_ms)
+        forward_once(log, spans=spans)
+        assert spans.counts.pending == pending
+
+
 def test_refusing_receiver_is_one_sentence_and_nothing_is_committed(receiver, delivery, tmp_path):
     receiver.status = 400
     log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
