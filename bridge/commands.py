@@ -127,7 +127,7 @@ def encode(
 ) -> int:
     """Write native trace bodies from the JSON that decode prints.
 
-    Records with the same body_index make one body. A record that the dialect cannot encode is refused and counted.
+    Neighbours with the same body_index make one body. A record that the dialect cannot encode is refused and counted.
 
     Exit codes: 0, 1 if a record was refused, 2 wrong usage or unreadable input, 130 interrupted.
 
