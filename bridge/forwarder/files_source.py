@@ -291,12 +291,12 @@ class SpanFilesSource(_FilesSource):
         A rotation that copies leaves such a file for a moment.
         """
         most, _, first = progress
-        longer = [name for name, each in self._read.items() if each.first == first and each.messages > most]
-        for path in (self._directory / name for name in longer if not name.startswith("//")):
+        longer = [(name, each) for name, each in self._read.items() if each.first == first and each.messages > most]
+        for path, was_read in ((self._directory / name, each) for name, each in longer if not name.startswith("//")):
             with suppress(UnreadableInputError):  # by now something else may have its name, or nothing
                 layout = detect(path)
-                reached = (each for each, _ in _messages_of(path, layout)) if layout.side is Side.OTLP else ()
-                if next((each for each in reached if each.messages >= most), None) == progress:
+                reached = (each for each, _ in (_messages_of(path, layout) if layout.side is Side.OTLP else ()))
+                if progress in reached and was_read in reached:  # else it was replaced by one that begins as it did
                     return True
         return False
 

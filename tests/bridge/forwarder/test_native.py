@@ -97,6 +97,10 @@ def test_growing_and_rotated_file_is_read_once(source, tmp_path):
     file.write_bytes(empty + lines[3] + lines[0])  # another one that begins as the last one did
     assert new() == [lines[3], lines[0]]
     assert new() == []
+    file.write_bytes(lines[4] + lines[1] + lines[2])
+    assert new() == [lines[4], lines[1], lines[2]]
+    file.write_bytes(lines[4] + lines[0])  # a shorter one
+    assert new() == [lines[4], lines[0]]
 
 
 def test_files_that_are_renamed_while_a_pass_reads_are_read_once(source, tmp_path):
@@ -130,6 +134,12 @@ def test_file_that_is_being_copied_is_read_once(source, tmp_path):
     assert new() == []
     (source / "other.jsonl").write_bytes(lines[0] + lines[4])
     assert new() == [lines[0], lines[4]]
+    for name in ("otlp.jsonl", "otlp.jsonl.2"):  # replaced, and copied before it was read
+        (source / name).write_bytes(lines[3] + lines[1] + lines[2])
+        assert (new() != []) == (name == "otlp.jsonl")
+    for name in ("otlp.jsonl", "otlp.jsonl.0"):
+        (source / name).write_bytes(lines[3] + lines[0])
+    assert new() == [lines[3], lines[0]]
 
 
 def test_file_that_begins_as_one_that_was_overwritten_is_read(source, tmp_path):
