@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 Outcome = tuple[ContextCode, "BaseException | None"]
+_ARGUMENTS_OF_EXIT: Final = 3
 
 
 class Delivery:
@@ -175,8 +176,13 @@ class TaskDeliveries:
 
 
 def closing_exception(args: tuple[Any, ...]) -> BaseException | None:
-    """Return the exception a consumer is closed with: an argument of ``__exit__``, or the one being handled."""
-    return next((each for each in args if isinstance(each, BaseException)), None) or sys.exc_info()[1]
+    """Return the exception a consumer is closed with: that of ``__exit__``, else the one being handled.
+
+    A ``with`` that ends well may itself stand in the handler of an earlier exception.
+    """
+    if len(args) == _ARGUMENTS_OF_EXIT:
+        return args[1] if isinstance(args[1], BaseException) else None
+    return sys.exc_info()[1]
 
 
 def _current_task() -> asyncio.Task[Any] | None:

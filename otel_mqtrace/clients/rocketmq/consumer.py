@@ -150,9 +150,8 @@ class RocketMqConsumerState(ConsumerState):
             self._give_up(message, partial(defer_end, self.hook))
 
     @guarded("rocketmq.close")
-    def close(self) -> None:
-        """Nothing can be acknowledged any more; an exception on its way out is the outcome of the current message."""
-        exception = closing_exception(())
+    def close(self, exception: BaseException | None = None) -> None:
+        """Nothing can be acknowledged any more; ``exception``, if any, is the outcome of the current message."""
         current = _leave(self._turns.pop(current_thread(), ()))
         if exception is not None and current is not None and current.call is not None:
             self._release(current)
@@ -328,7 +327,7 @@ def _traced_receive(*, enter: bool) -> Wrapper:
 def _shut_down(consumer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     state = consumer_state(consumer)
     if state is not None:
-        state.close()
+        state.close(closing_exception(()))
 
 
 # -- settling -------------------------------------------------------------------------------------------------------

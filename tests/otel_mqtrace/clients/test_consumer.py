@@ -112,6 +112,15 @@ def test_exception_that_closes_the_consumer_fails_the_message(consuming, spans, 
     assert span.attributes["error.type"] == "RuntimeError"
 
 
+def test_with_that_ends_well_in_the_handler_of_an_earlier_exception_is_a_success(consuming, spans):
+    try:
+        int("x")
+    except ValueError:
+        with consuming() as consumer:
+            poll(consumer)
+    assert code_of(spans.take()) is ContextCode.SUCCESS
+
+
 def test_message_its_deserializer_refuses_has_failed(consuming, spans):
     refusing = {"value.deserializer": Mock(side_effect=ValueError)}
     consumer = consuming(conf={"make_consumer": lambda conf: DeserializingConsumer({**conf, **refusing})})

@@ -6,7 +6,7 @@ import pickle
 from contextlib import nullcontext
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError
 from opentelemetry.trace import SpanKind
 
@@ -151,6 +151,20 @@ async def test_exception_that_leaves_the_block_fails_the_message(handing, spans)
             raise KeyError("mine")
     span = spans.take()
     assert (span.attributes["error.type"], code_of(span)) == ("KeyError", ContextCode.EXCEPTION)
+
+
+async def test_block_that_ends_well_in_the_handler_of_an_earlier_exception_is_a_success(
+    instrument, kafka, fill, topic, spans
+):
+    fill(topic, b"x")
+    instrument()
+    try:
+        int("x")
+    except ValueError:
+        servers = kafka.bootstrap_servers
+        async with AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+            await consumer.getone()
+    assert code_of(spans.take()) is ContextCode.SUCCESS
 
 
 async def test_body_size_is_that_before_deserialization(handing, spans, kafka):

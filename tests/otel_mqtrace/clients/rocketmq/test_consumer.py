@@ -283,9 +283,12 @@ def test_shutdown_by_an_exception_sets_the_outcome_of_the_current_message(receiv
     assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["EXCEPTION", "RETURNNULL"]
 
 
-def test_uninstrument_ends_the_open_message(receiving, spans, topic):
+def test_uninstrument_ends_the_open_message_also_while_an_exception_is_handled(receiving, spans, topic):
     consumer, (message,), _ = receiving(b"hello")
-    RocketMqInstrumentor().uninstrument()
+    try:
+        int("x")
+    except ValueError:
+        RocketMqInstrumentor().uninstrument()
     assert current_span_id() == 0
     assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
     consumer.ack(message)
