@@ -85,10 +85,16 @@ def _rows(story: MessageTimeline) -> Iterator[tuple[Row, Sequence[str]]]:
         yield _row(story, PRODUCER, group, sends, sends[-1].begin_ms)
     for consumer in story.groups:
         yield _row(story, CONSUMER, consumer.group, consumer.attempts, consumer.attempts[-1].from_ms)
-    if not story.sends and not story.groups:
-        others: tuple[TransactionEnd | Recall, ...] = (*story.transaction_ends, *story.recalls)
-        group = next((event.group for event in others if event.group), None)
-        yield _row(story, PRODUCER, group, (), next((event.at_ms for event in others), None))
+    others: tuple[TransactionEnd | Recall, ...] = (*story.transaction_ends, *story.recalls)
+    sent_by = {send.group for send in story.sends}
+    without_send: dict[str | None, int | None] = {}
+    for event in others:
+        if event.group not in sent_by:
+            without_send.setdefault(event.group, event.at_ms)
+    is_unknown = not (story.sends or story.groups or any(without_send))
+    for group, at_ms in without_send.items():
+        if group or is_unknown:
+            yield _row(story, PRODUCER, group, (), at_ms)
 
 
 def _row(

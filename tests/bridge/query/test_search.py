@@ -10,8 +10,8 @@ from bridge.query import search as searching
 from bridge.query.evidence import OutcomeFilter, Query, parse_query
 from bridge.query.search import ALWAYS, ArrivalRange, arrival_range, rows_of
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.model import ContextCode
-from tests.support.archives import T0, Shelf, consume, landed, pub
+from otel_mqtrace.model import ContextCode, TransactionState
+from tests.support.archives import T0, Shelf, consume, end, landed, pub, recall
 
 FAILED = {"success": False, "code": ContextCode.FAILED}
 SHELF = Shelf(
@@ -73,6 +73,23 @@ def test_rows_tell_the_last_outcome_and_the_failed_attempts():
         ("consumer", "stock", "failed", 1, 1),
     ]
     assert [row.group for row in rows_of(story, Query(outcome=OutcomeFilter.FAILED))] == ["stock"]
+
+
+def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():
+    """Its group finds the message, alone and with another criterion; without a row it would be in no list."""
+    ended = [end(T0, TransactionState.COMMIT_MESSAGE), recall(T0 + 5), *consume("R1", T0 + 60)]
+    shelf = Shelf(landed(*ended))
+    for options in ({}, {"topic": "orders"}, {"outcome": OutcomeFilter.UNKNOWN}):
+        query = parse_query(None, group="shop", **options)
+        (story,) = searching.search(shelf, query, Reading(), limit=1).stories
+        (row,) = rows_of(story, query)
+        assert (row.role, row.group, row.time_ms, row.outcome.value, row.attempts) == (
+            "producer",
+            "shop",
+            T0,
+            "unknown",
+            0,
+        )
 
 
 def test_delivery_without_a_topic_is_of_the_topic_that_its_message_was_first_sent_to():
