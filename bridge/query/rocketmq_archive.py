@@ -100,11 +100,14 @@ class BrokerArchive(Archive):
                     ranges[queue] = (reached, end)  # behind the others, so that every queue has its turn
 
     def _ranges(self, topic: str) -> dict[Queue, tuple[int, int]]:
-        """Return, for each queue that has something to read, the first offset and the one behind the last."""
+        """Return, for each queue that has something to read, the first offset and the one behind the last.
+
+        A broker may name any of several messages of a time: those around the range bound it.
+        """
         queues = self._client.route(topic).readable
         begin_ms, end_ms = self._arrivals.begin_ms, self._arrivals.end_ms
         bounds = self._client.bounds(queues)
-        starts = {} if begin_ms is None else self._client.offsets_at(queues, begin_ms)
+        starts = {} if begin_ms is None else self._client.offsets_at(queues, max(begin_ms - 1, 0))
         ends = {} if end_ms is None else self._client.offsets_at(queues, end_ms + 1)
         spans = {
             queue: (max(low, starts.get(queue, low)), min(high, max(ends.get(queue, high), 0) + 1))

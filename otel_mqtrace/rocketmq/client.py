@@ -209,7 +209,10 @@ class RemotingClient:
         return {queue: (_read_number(lows[queue], "offset"), _read_number(highs[queue], "offset")) for queue in queues}
 
     def offsets_at(self, queues: Sequence[Queue], time_ms: int) -> dict[Queue, int]:
-        """Return the offset of the first message of each queue that was stored at ``time_ms`` or later."""
+        """Return the offset of a message of each queue that was stored at ``time_ms``; of none, of one next to it.
+
+        Of several a broker of 4.x gives any, and of two neighbours the nearer one (``ConsumeQueue``).
+        """
         search = partial(make_queue_command, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=time_ms)
         answers = self._call_queues(queues, search, "the offset of a time")
         return {queue: _read_number(answer, "offset") for queue, answer in answers.items()}

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from otel_mqtrace.rocketmq.commands import Command, FrameReader, RequestCode, ResponseCode, encode_command
+from otel_mqtrace.rocketmq.messages import decode_messages
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SILENCE, HANG_UP = "silence", "hang up"
@@ -172,6 +173,20 @@ class RemotingServer:
 
     def _get_max_offset(self, fields, _):
         return ResponseCode.SUCCESS, {"offset": self._queue(fields).high}, b""
+
+    def _search_offset_by_timestamp(self, fields, _):
+        """As a broker of 4.x: of several messages of that time any one, of none the nearer neighbour."""
+        queue, wanted = self._queue(fields), int(fields["timestamp"])
+        stamps = [decode_messages(each)[0].store_ms for each in queue.messages]
+        low, high, near = 0, len(stamps) - 1, {}
+        while low <= high:
+            middle = (low + high) // 2
+            near[stamps[middle] > wanted] = middle
+            if stamps[middle] == wanted:
+                return ResponseCode.SUCCESS, {"offset": queue.low + middle}, b""
+            low, high = (low, middle - 1) if stamps[middle] > wanted else (middle + 1, high)
+        nearest = min(near.values(), key=lambda at: abs(stamps[at] - wanted), default=0)
+        return ResponseCode.SUCCESS, {"offset": queue.low + nearest}, b""
 
     def _query_consumer_offset(self, fields, _):
         known = self.offsets.get((fields["consumerGroup"], fields["topic"], int(fields["queueId"])))

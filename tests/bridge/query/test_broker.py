@@ -1,5 +1,6 @@
 """Search of a RocketMQ cluster, by its index and by a scan, and of a Kafka trace topic to its end."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import confluent_kafka
@@ -88,6 +89,17 @@ def test_index_search_is_reported_as_incomplete(cluster):
         _put(cluster.brokers[0], landed(pub(T0 + number))[0])
     _, remark = _search(cluster).searched.remarks
     assert "there may be more" in remark
+
+
+@pytest.mark.parametrize(("begin_ms", "end_ms", "found"), [(1, 1, 5), (0, 0, 1), (2, None, 1), (None, 1, 6), (3, 9, 0)])
+def test_scan_finds_all_messages_of_its_first_and_last_millisecond(begin_ms, end_ms, found):
+    """Of several messages of one time a broker of 4.x names any."""
+    with RemotingCluster(queues=1) as cluster:
+        for stored_ms in (0, 1, 1, 1, 1, 1, 2):
+            cluster.brokers[0].put(b"M", store_ms=T0 + stored_ms)
+        arrivals = ArrivalRange(*(None if each is None else T0 + each for each in (begin_ms, end_ms)))
+        with closing(BrokerArchive(cluster.namesrv, ["T"], arrivals=arrivals, reads_all=True)) as archive:
+            assert len(list(archive.mentioning(["M"]))) == found
 
 
 def test_messages_outside_of_the_range_are_left_out(cluster):
