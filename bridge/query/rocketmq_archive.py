@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _GROUP: Final = "mqtrace-query"  # a pull must name a group; nothing is ever committed to it
+_INDEX_STEP_MS: Final = 1_000  # the index has the second that a message was stored in, rounded down (``IndexFile``)
 _INDEX_ONLY: Final = (
     "only the brokers' index was searched, which lacks the ids of places, the single ids of a batch and keys that a "
     "client cut off; "
@@ -70,7 +71,8 @@ class BrokerArchive(Archive):
 
     def _by_index(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         self._remark(_INDEX_ONLY)
-        within = {"begin_ms": self._arrivals.begin_ms, "end_ms": self._arrivals.end_ms}
+        begin_ms = self._arrivals.begin_ms and max(self._arrivals.begin_ms - _INDEX_STEP_MS, 0)
+        within = {"begin_ms": begin_ms, "end_ms": self._arrivals.end_ms}
         for topic in self._topics:
             for text in sorted(texts):
                 found = list(self._client.find_by_key(topic, text, **within))

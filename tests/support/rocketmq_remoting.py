@@ -216,11 +216,19 @@ class RemotingServer:
         return ResponseCode.SUCCESS, {"msgId": "0" * 32, "queueId": queue_id, "queueOffset": offset}, b""
 
     def _query_message(self, fields, _):
-        messages = [
-            message
+        """The index has whole seconds, counted from its first message, for when one was stored."""
+        indexed = [
+            (message, decode_messages(message)[0].store_ms)
             for (topic, _), queue in self.stored.items()
             if topic == fields["topic"]
             for message in queue.messages
+        ]
+        first_ms = min((store_ms for _, store_ms in indexed), default=0)
+        begin_ms, end_ms = int(fields["beginTimestamp"]), int(fields["endTimestamp"])
+        messages = [
+            message
+            for message, store_ms in indexed
+            if begin_ms <= store_ms - (store_ms - first_ms) % 1_000 <= end_ms
             if fields["key"].encode() in message  # hashes collide; here part of a key does
         ]
         code = ResponseCode.SUCCESS if messages else ResponseCode.QUERY_NOT_FOUND

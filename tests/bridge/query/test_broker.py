@@ -102,6 +102,14 @@ def test_scan_finds_all_messages_of_its_first_and_last_millisecond(begin_ms, end
             assert len(list(archive.mentioning(["M"]))) == found
 
 
+def test_index_finds_a_message_of_the_range_that_begins_within_its_second(cluster):
+    (later,) = landed(pub(T0 + 1_999))
+    _put(cluster.brokers[0], later, store_ms=T0 + 1_999)
+    for begin_ms, found in ((T0 + 1_999, 1), (T0 + 2_000, 0)):
+        stories = _search(cluster, arrivals=ArrivalRange(begin_ms, None)).stories
+        assert [len(story.sends) for story in stories] == [1] * found
+
+
 def test_messages_outside_of_the_range_are_left_out(cluster):
     (story,) = _search(cluster, arrivals=ArrivalRange(T0, T0)).stories
     assert (len(story.sends), story.groups) == (1, ())
