@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 
-from otel_mqtrace._workers import process_generation
+from otel_mqtrace._workers import LiveObjects, process_generation
 from otel_mqtrace.hooks.outcome import Handling, PolledHandling, SingleEnd, defer_end
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.span import UnsampledSpan
@@ -70,15 +70,38 @@ def handled_here() -> Handling | None:
 
 
 class RevocableContext(Context):
-    """A context that its owner can revoke, wherever it went: it then reads as the previous one."""
+    """A context that its owner can revoke, wherever it went: it then reads as the previous one.
 
-    is_revoked = False
+    Scopes end in any order. ``followed`` is what a revoked one reads as, which is not revoked itself; ``followers`` are
+    those that read as this one.
+    """
+
+    followed: Context | None = None
+    followers: LiveObjects[RevocableContext] | None = None
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether it reads as another one."""
+        return self.followed is not None
 
     def revoke(self, previous: Context) -> None:
-        """Read as ``previous`` from now on."""
-        self.is_revoked = True
-        dict.update(self, previous)
-        for name in self.keys() - previous.keys():
+        """Read as ``previous`` from now on, or as what that one reads as, now or later."""
+        self.follow(previous)
+        for follower in () if self.followers is None else self.followers.all():
+            follower.follow(self)
+
+    def follow(self, other: Context) -> None:
+        """Read as ``other``, or as what that one follows."""
+        while isinstance(other, RevocableContext):
+            if other.followed is not None:
+                other = other.followed
+                continue
+            vars(other).setdefault("followers", LiveObjects()).add(self)
+            if other.followed is None:  # tested last: another thread may revoke it meanwhile
+                break
+        self.followed = other
+        dict.update(self, other)
+        for name in self.keys() - other.keys():
             dict.pop(self, name, None)
 
 

@@ -205,6 +205,7 @@ def _leave(turn: Sequence[ReceivedMessage]) -> ReceivedMessage | None:
 def _enter_first(turn: Sequence[ReceivedMessage]) -> None:
     call = next((each.call for each in turn if each.call is not None and each.call.is_open), None)
     if call is not None:
+        call.previous_ctx = ambient_context()  # what was current at the receipt may be over
         call.enter()
 
 

@@ -5,6 +5,7 @@ import contextvars
 import copy
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
 from operator import methodcaller
 from threading import Event
 
@@ -21,7 +22,7 @@ from otel_mqtrace.hooks import outcome
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.consuming import code_of, consume, current_span_id, poll
+from tests.support.consuming import code_of, consume, current_span_id, in_thread, poll
 from tests.support.mailbox import TRACEPARENT
 
 
@@ -40,6 +41,20 @@ def test_block_that_is_open_at_uninstrument_ends_there(consuming, spans):
     with process(poll(consuming(b"1"))):
         MqTraceInstrumentor().uninstrument()
         assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+def test_blocks_that_other_threads_end_in_any_order_leave_no_span_current(consuming, spans, order):
+    consumer = consuming(*[b"x"] * 4, process_spans="explicit")
+    blocks = [process(poll(consumer)) for _ in range(3)]
+    for block in blocks:
+        block.__enter__()
+    for number in order:
+        in_thread(blocks[number].__exit__, None, None, None)
+    assert current_span_id() == 0
+    with process(poll(consumer)):
+        pass
+    assert spans.take_all()[-1].parent is None
 
 
 @pytest.mark.parametrize("end_turn", [methodcaller("poll", 0), methodcaller("close")], ids=["poll", "close"])

@@ -244,6 +244,16 @@ def test_message_acknowledged_before_its_block_has_one_span(receiving, spans, to
     spans.take(f"process {topic}")
 
 
+def test_message_received_in_a_block_that_is_over_restores_no_ended_span(receiving, spans, topic):
+    consumer, (first,), _ = receiving(b"1", b"2", b"3", count=1)
+    with process(first):
+        others = consumer.receive(2, 30)
+    for message in others:
+        consumer.ack(message)
+    assert current_span_id() == 0
+    assert len(spans.take_all(f"process {topic}")) == 3
+
+
 def test_explicit_mode_has_a_span_in_the_block_only(receiving, spans, topic):
     consumer, (message,), _ = receiving(b"x", process_spans="explicit")
     assert current_span_id() == 0
