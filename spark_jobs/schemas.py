@@ -99,7 +99,7 @@ SIDE_FIELDS: Final[dict[str, Any]] = {
     "id_source": _TEXT,  # own, or where it was found instead: header (a captured property), delivery; null on native
     "sent_sampled": _BOOL,  # from the flags of a delivery's link to its send; null where the writer sets none
     "first_seen_run": _INT,  # carried over from an earlier run: the one that first saw it open; null when read now
-    "left_as": _TEXT,  # carried over: the reason the last run left it with, else its status
+    "left_as": _TEXT,  # carried over: the reason the last run that judged it left it with, else its status
 }
 """The fields of an event on one side: the evidence kept in a verdict."""
 

@@ -153,10 +153,6 @@ class Explainer:
         return self.find(rows) & rows.may_concern(self.design) if is_concerned else rows.none()
 
 
-def _is_carried(columns: Mapping[str, Column]) -> Mask:
-    return is_known(either(columns, "first_seen_run"))
-
-
 def _is_only_carried(columns: Mapping[str, Column]) -> Mask:
     """Return which keys an earlier run left open and this run does not read again."""
     return is_known(either(columns, "left_as"))
@@ -181,7 +177,7 @@ EXPLAINERS: Final = (
     Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED, rules.find_unsampled, excludes=rules.was_lost),
     Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, excludes=_is_only_carried),
     Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, excludes=_is_only_carried),
-    Explainer(Reason.LATE_BEYOND_RETENTION, rules.BEGINNINGS, rules.find_before_input, excludes=_is_carried),
+    Explainer(Reason.LATE_BEYOND_RETENTION, rules.BEGINNINGS, rules.find_before_input),
     Explainer(Reason.KEY_DEGRADED, ("partner_without_id",), rules.find_weak_keys, confirm=rules.confirm_weak_keys),
 )
 """Every rule but the budgets, in the order they are tried."""

@@ -363,15 +363,16 @@ def find_before_input(rows: ResidueRows) -> Found:
     """Return for each key which of ``BEGINNINGS`` it lies before: the other side's input begins after it.
 
     The gap exceeds ``late_after``: a late record would still be in the input. Records lost at the very beginning look
-    the same.
+    the same. If earlier runs had other input, the keys that they left open are not judged by where this one begins.
     """
     found = np.zeros(rows.rows, np.int8)
+    is_judged = np.full(rows.rows, rows.facts.is_whole) | ~is_known(either(rows.columns, "first_seen_run"))
     for place, (own, other) in enumerate(_SIDES, 1):
         first_ms = rows.facts.first.get(other)
         if first_ms is not None:
             over_ms = rows.over_ms(own)
             is_before = over_ms.known & (over_ms.values < first_ms - rows.policy.late_after_ms)
-            found[rows.is_alone(own) & is_before] = place
+            found[rows.is_alone(own) & is_before & is_judged] = place
     return found
 
 

@@ -43,12 +43,14 @@ class Runs:
         data_end_ms: the end of the data; ages count from there.
         horizon_ms: until when the data is complete.
         forget_after_ms: open keys older than this are waited for no longer.
+        is_whole: all that earlier runs read is among the input.
     """
 
     run: int | None
     data_end_ms: int | None
     horizon_ms: int | None
     forget_after_ms: int
+    is_whole: bool = False
 
 
 class OpenKey(NamedTuple):
@@ -62,6 +64,7 @@ class OpenKey(NamedTuple):
     was_closed: bool
     is_old: bool
     is_young: bool
+    is_whole: bool
 
 
 class AssignedLifecycle(NamedTuple):
@@ -77,7 +80,7 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
     """Return ``VERDICT`` with ``lifecycle`` and ``first_seen_run``, the reasons being final.
 
     An open key among those ``closed`` by earlier runs is open again, and UNEXPLAINED if its only reason is where this
-    run's input begins.
+    run's input begins and those runs had other input.
     """
     if not len(verdicts):
         return verdicts
@@ -88,6 +91,7 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
     is_young = np.ones(len(verdicts), bool) if runs.horizon_ms is None else last.exceeds(runs.horizon_ms)
     on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
     flags = [on_both, first_seen.known, closed_run.known, age.exceeds(runs.forget_after_ms), is_young]
+    flags.append(np.full(len(verdicts), runs.is_whole))
     texts = [columns[name] for name in ("status", "reason", "reason_detail")]
     decided, like = apply_to_distinct(
         lambda *key: decide_lifecycle(OpenKey(*key)), *texts, *(pa.array(flag) for flag in flags)
@@ -105,7 +109,7 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
 
 def decide_lifecycle(key: OpenKey) -> AssignedLifecycle:
     """Return the lifecycle of one key."""
-    is_taken_back = key.was_closed and key.reason == Reason.LATE_BEYOND_RETENTION.value
+    is_taken_back = key.was_closed and not key.is_whole and key.reason == Reason.LATE_BEYOND_RETENTION.value
     reason, detail = (Reason.UNEXPLAINED.value, None) if is_taken_back else (key.reason, key.reason_detail)
     is_open, is_covered = _is_open(key, reason), reason == COVERED
     lifecycle = _name_lifecycle(key, is_open=is_open, is_covered=is_covered)
@@ -200,15 +204,22 @@ def keep_open_events(
 def select_left_open(candidates: pa.Table, verdicts: pa.Table) -> pa.Table:
     """Return ``EVENT``: what the next run takes over, with the run that first reported its key and why that is left.
 
-    Of ``verdicts`` it reads ``status``, ``reason``, ``lifecycle`` and ``first_seen_run``.
+    What an earlier run called lost stays so while a run cannot judge it, as where a side is empty. Of ``verdicts`` this
+    reads ``status``, ``reason``, ``lifecycle`` and ``first_seen_run``.
     """
     columns = flatten_sides(verdicts.select(["status", "reason", "lifecycle", "first_seen_run"]))
     verdict_rows = np.asarray(flatten_sides(candidates.select(["verdict_row"]))["verdict_row"])
     rows = np.flatnonzero(_is_left(columns)[verdict_rows])
     kept, verdict_rows = candidates.take(rows).select(EVENT.names), verdict_rows[rows]
-    left_as = pc.coalesce(columns["reason"], columns["status"])
-    for name, column in (("first_seen_run", columns["first_seen_run"]), ("left_as", left_as)):
-        kept = kept.set_column(EVENT.names.index(name), EVENT.field(name), take_rows(column, verdict_rows))
+    first_seen, left_as = (
+        take_rows(column, verdict_rows)
+        for column in (columns["first_seen_run"], pc.coalesce(columns["reason"], columns["status"]))
+    )
+    before = flatten_sides(kept.select(["left_as"]))["left_as"]
+    stays_lost = is_equal(left_as, Status.PENDING.value) & is_any_of(before, {Reason.UNEXPLAINED.value, COVERED})
+    left_as = pc.if_else(pa.array(stays_lost), before, left_as)
+    for name, column in (("first_seen_run", first_seen), ("left_as", left_as)):
+        kept = kept.set_column(EVENT.names.index(name), EVENT.field(name), column)
     return kept
 
 

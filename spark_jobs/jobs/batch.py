@@ -230,17 +230,19 @@ def reconcile(  # noqa: PLR0913 - the run's options
     progress: Callable[[str], None],
     ledger: LedgerRead | None = None,
     trace_topics: Sequence[str] = (),
+    is_whole: bool = False,
 ) -> Result:
     """Judge every key of both sides and of earlier runs' open ones, write the verdicts, return the summary.
 
     The keys open now go to the history of ``place``, which :func:`conclude` commits. ``ledger`` are counted losses;
-    ``trace_topics`` are topics whose spans are trace traffic, though the files may not mark them.
+    ``trace_topics`` are topics whose spans are trace traffic, though the files may not mark them. ``is_whole``: the
+    sides hold all that earlier runs of the history read.
     """
     native, otlp = sides
     engine, past = place.engine, place.past
     carried = carry_over_events(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
     surveyed = sum_of(Survey, [native.survey, otlp.survey])
-    known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
+    known = replace(read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete), is_whole=is_whole)
     budgets = Budgets(add_carried_over(ledger, past.used_drops()), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
     progress("judging every key")
@@ -259,7 +261,8 @@ def reconcile(  # noqa: PLR0913 - the run's options
     if plan.history.events is not None:  # the tasks have written the events that the next run takes over
         earlier = (read_rows(path, CLOSED) for path in plan.history.closed)
         place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=plan.history.since_ms))
-        place.past.keep_used_drops(budgets.used())
+        # where a side is empty nothing is judged, and what was covered still is
+        place.past.keep_used_drops(past.used_drops() if known.horizon_ms is None else budgets.used())
     samples = read_samples(counted.samples.rows, at_most=most_samples)
     run = JudgedRun(sides=sides, carried=carried, known=known, policy=policy, judged=judged, samples=samples)
     buckets = group_by_bucket(list_files(plan.settled))
@@ -303,6 +306,7 @@ def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budget
             data_end_ms=known.data_end_ms,
             horizon_ms=known.horizon_ms,
             forget_after_ms=policy.forget_after_ms,
+            is_whole=known.is_whole,
         ),
         counting=CountPlan(
             width_ms=bucket_width_ms(known.first_ms, known.data_end_ms),

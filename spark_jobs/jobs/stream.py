@@ -115,15 +115,17 @@ def _judge(
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
     native, spans = ingest.ingested.total().sides.values()
-    options = chosen.options
+    options, dropped_until_ms = chosen.options, ingest.ingested.dropped_until_ms()
     result = reconcile(
         workspace,
         (native, survey_again(workspace.engine, spans, native.trace_topics)),
-        begin_behind_dropped(chosen.policy, ingest.ingested.dropped_until_ms()),
+        begin_behind_dropped(chosen.policy, dropped_until_ms),
         most_samples=options.samples,
         progress=progress,
         ledger=read_ledgers(options.ledger) if options.ledger else None,
         trace_topics=native.trace_topics,
+        # a history elsewhere may be of runs with other input
+        is_whole=dropped_until_ms is None and options.history == options.out / "history",
     )
     result = replace(_doubt_grown_files(result, ingest), unknown_files=ingest.unknown)
     result = conclude(workspace, result, report, out=options.out)

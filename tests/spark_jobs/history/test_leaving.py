@@ -69,6 +69,24 @@ def test_event_is_left_open_by_the_verdict_of_its_key(verdict, left_as):
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "left_as"),
+    [
+        ("UNEXPLAINED", "UNEXPLAINED"),
+        ("DROP_ATTRIBUTED", "DROP_ATTRIBUTED"),
+        ("IN_FLIGHT", "PENDING"),
+        (None, "PENDING"),
+    ],
+)
+def test_event_that_was_lost_stays_so_while_it_cannot_be_judged(before, left_as):
+    carried = events("A").set_column(
+        EVENT.names.index("left_as"), EVENT.field("left_as"), pa.array([before], pa.string())
+    )
+    waiting = verdicts({"status": "PENDING", "lifecycle": "still_open", "first_seen_run": 2})
+    candidates = lifecycle.keep_open_events(carried, np.array([0]), waiting, np.array([True]))
+    assert lifecycle.select_left_open(candidates, waiting)["left_as"].to_pylist() == [left_as]
+
+
 def side_of(event):
     return {name: event[name] for name in event if name not in {"side", "kind", "half", "msg_id", "scope", "links"}}
 

@@ -44,12 +44,21 @@ class RunRows:
         return {row["msg_id"]: row for row in rows}
 
 
-def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None = None, **policy: Any) -> RunRows:
+def run(
+    root: Path,
+    events: list[dict[str, Any]],
+    *,
+    ledger: LedgerRead | None = None,
+    is_whole: bool = False,
+    **policy: Any,
+) -> RunRows:
     """Run once over ``events`` on the history below ``root``."""
     rules = replace(read_policy(None), **policy)
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
-        reconciled = reconcile(place, sides, rules, most_samples=10, progress=no_progress, ledger=ledger)
+        reconciled = reconcile(
+            place, sides, rules, most_samples=10, progress=no_progress, ledger=ledger, is_whole=is_whole
+        )
         result = conclude(place, reconciled, no_report, out=root)
     return RunRows(root, result, read_verdicts(root))
 
@@ -193,6 +202,16 @@ def test_pending_key_of_a_silent_topic_is_excused_only_where_it_is_read_again(tm
     assert reasons(run(tmp_path / "batch", [*FIRST, *NEWS])) == {"WRITER_SILENT": len(QUIET)}
 
 
+@pytest.mark.parametrize(("is_whole", "reason"), [(True, "LATE_BEYOND_RETENTION"), (False, "UNEXPLAINED")])
+def test_pending_key_from_before_the_other_side_began_is_late_where_all_is_read_again(tmp_path, is_whole, reason):
+    """A stream reads all again in each of its rounds; another run may leave out what began earlier."""
+    spans = [publish("otlp", f"E{number}", at_ms=number) for number in range(5)]
+    later = [event for number in range(20) for event in both(f"L{number}", at_ms=(30 + number) * MINUTE_MS)]
+    assert run(tmp_path, spans).result.status == {"PENDING": 5}
+    rounds = [run(tmp_path, [*spans, *later], is_whole=is_whole) for _ in range(2)]
+    assert [reasons(one) for one in rounds] == [{reason: 5}] * 2
+
+
 LOST = [publish("native", f"L{number}", at_ms=number, path="monday.jsonl") for number in range(8)]
 COUNTED = CountedDrop(
     side="otlp", component="queue", cause="queue_full", count=5, bucket_start_ms=START_MS, bucket_ms=10_000
@@ -238,6 +257,16 @@ def test_covered_key_is_forgotten_with_the_rest(covered):
     with open_history(covered[2].root / "history") as history:
         assert history.carried_files() == []
         assert [drop.count for drop in history.used_drops()] == [5]
+
+
+def test_run_with_an_empty_side_forgets_neither_what_was_lost_nor_what_is_covered(tmp_path):
+    first = run(tmp_path, [*both("A", at_ms=0), *LOST, *both("Z", at_ms=30 * MINUTE_MS)], ledger=LEDGER)
+    undecided = run(tmp_path, [publish("native", "N", at_ms=60 * MINUTE_MS, path="tuesday.jsonl")])
+    third = run(tmp_path, both("Y", at_ms=90 * MINUTE_MS, path="thursday.jsonl"))
+    assert reasons(first) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 3}
+    assert (undecided.result.verdict, undecided.result.status) == ("INCONCLUSIVE", {"PENDING": 9})
+    assert reasons(third) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 4}
+    assert third.verdicts["L0"]["native"]["left_as"] in {"DROP_ATTRIBUTED", "UNEXPLAINED"}
 
 
 HALF = [before("H", path="monday.jsonl"), consumed("H", path="monday.jsonl")]

@@ -28,11 +28,15 @@ from spark_jobs.judging.facts import survey
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources.kafka import topic_address, topic_ranges
+from tests.support.archives import pub
 from tests.support.events import START_MS, publish
+from tests.support.landings import write_landing
+from tests.support.native_spans import span_attributes
 from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.programs import run_python
 from tests.support.reading import PlainEngine, read_sources, read_verdicts, rows_in
 from tests.support.topics import put_messages
+from tests.support.trace_stories import body_of
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 MINUTE_MS = 60_000
@@ -222,6 +226,28 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
 
     (sides[1] / "later.jsonl").write_text(line(resource("shop", span(1, PRODUCER, 1, 1, {}), scope="otel_mqtrace")))
     assert stream.run(auto).writers == last
+
+
+@pytest.mark.spark
+def test_span_from_before_the_native_side_begins_is_late_in_every_round(spark, tmp_path):
+    sent = {at_ms: pub(at_ms, msg_id=f"{at_ms:032X}") for at_ms in (START_MS - 10 * MINUTE_MS, START_MS)}
+    plain = {at_ms: span_attributes(each)[0].items() for at_ms, each in sent.items()}
+    early, late = (
+        line(resource("shop", span(at_ms, PRODUCER, at_ms, 10, {k: v for k, v in some if isinstance(v, str)})))
+        for at_ms, some in plain.items()
+    )
+    (tmp_path / "native.jsonl").touch()
+    (tmp_path / "early.jsonl").write_text(early)
+    out, how = tmp_path / "out", {"profile": "mqtrace", "native_writer": "mqtrace"}
+    given = options(tmp_path / "*native.jsonl", tmp_path / "*e*ly.jsonl", out, history=out / "history", **how)
+
+    def arrive():
+        write_landing(tmp_path / "1-native.jsonl", body_of(sent[START_MS]))
+        (tmp_path / "lately.jsonl").write_text(late)
+
+    (first, second), *_ = run_rounds(given, arrive, rounds=2)
+    assert (first.status, stream.run(given).reason) == ({"PENDING": 1}, second.reason)
+    assert second.reason == {"LATE_BEYOND_RETENTION": 1}
 
 
 def test_file_removed_between_listing_and_reading_is_left_out(tmp_path):
