@@ -158,14 +158,19 @@ class KafkaConsumerState(ConsumerState):
         self._registry.remember_all(list(map(id, messages)), entries)
         return True
 
-    def take(self, call: ProcessSpan | SpanIds, message: Any) -> Owner:  # noqa: ARG002 - some have outcomes by message
+    def take(self, call: ProcessSpan | SpanIds, message: Any) -> Owner:
         """Give the span of a message to the block that handles it explicitly."""
         taken = self.in_flight.take(call)
+        if taken is not None and taken.messages == 1:
+            return Owner(taken, taken.finish)
         if taken is None:  # the next poll came first: another thread handles the messages
-            return self.own_late_block(call)
-        if 1 < taken.messages <= taken.blocks:
-            self.explicit.record_shared_batch()
-        return Owner(taken, taken.finish)
+            owner = self.own_late_block(call)
+        else:
+            owner = Owner(taken, taken.finish)
+            if taken.messages <= taken.blocks:
+                self.explicit.record_shared_batch()
+        (received,) = self.incoming([message])
+        return owner._replace(process_ctx=self.hook.carried_by(received, owner.call.process_ctx))
 
 
 def _end_last(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

@@ -33,11 +33,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class Owner(NamedTuple):
     """A message's handling, and what a block calls once, with code and exception, when it has handled the message.
 
-    With ``later=True``, in a finaliser, the next hook records the end.
+    With ``later=True``, in a finaliser, the next hook records the end. ``process_ctx`` is what lies behind the span in
+    the block where the span is not this message's alone: else it is that of ``call``.
     """
 
     call: ProcessSpan
     finish: Callable[..., object]
+    process_ctx: Context | None = None
 
 
 class MessageSource(Protocol):
@@ -115,9 +117,10 @@ class Block:
         if source is not None and owner is not None:
             _open[id(self)] = source, owner
             drain_at_exit()
-            call = owner.call
+            call, process_ctx = owner.call, owner.process_ctx
             self.handling = Handling(call.span)
-            self._scope = BlockScope(processing_context(call.process_ctx, self.handling))
+            base = call.process_ctx if process_ctx is None else process_ctx
+            self._scope = BlockScope(processing_context(base, self.handling))
 
     @guarded("process.exit")
     def _exit(self, exception: BaseException | None) -> None:

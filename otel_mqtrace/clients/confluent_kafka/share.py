@@ -21,7 +21,6 @@ from otel_mqtrace.clients.patching import call_after
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import Delivery
-from otel_mqtrace.hooks.process import Owner
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import ContextCode
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.in_flight import Outcome
+    from otel_mqtrace.hooks.process import Owner
     from otel_mqtrace.hooks.scope import ProcessSpan, SpanIds
     from otel_mqtrace.hooks.tracing import Tracing
 
@@ -136,7 +136,7 @@ class ShareState(ConsumerState):
                 code = acknowledged.get(position, code)
             inner.finish(code, exception, later=later)
 
-        return Owner(inner.call, finish)
+        return inner._replace(finish=finish)
 
     def acknowledged(self, position: Position, code: ContextCode) -> None:
         """The application acknowledged one message; of several acknowledgements before a commit the last one counts."""

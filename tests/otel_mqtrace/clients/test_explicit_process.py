@@ -69,6 +69,19 @@ def test_block_that_is_open_when_its_batch_is_over_ends_the_span(consuming, span
     assert (code_of(span), len(trace_context_of(span).beans)) == (ContextCode.EXCEPTION, 2)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_block_of_a_batch_has_the_baggage_of_its_message(consuming, spans, is_late):
+    headers = [[TRACEPARENT, ("baggage", f"tenant={number}")] for number in range(3)]
+    consumer = consuming(*({"value": b"x", "headers": each} for each in headers))
+    batch = consume(consumer, 2)
+    if is_late:
+        poll(consumer)
+    tenants = [baggage.get_baggage("tenant") for _ in process.each(batch)]
+    consumer.close()
+    assert tenants == ["0", "1"]
+    spans.take_all()
+
+
 def _close_by_an_exception(consumer):
     with pytest.raises(LookupError), contextlib.closing(consumer):
         raise LookupError
