@@ -55,15 +55,20 @@ class SingleEnd:
 
 # -- the application's outcome ----------------------------------------------------------------------------------
 class Handling:
-    """A handler's outcome of its message: by default ``SUCCESS``, after an exception ``EXCEPTION``."""
+    """A handler's outcome of its message: by default ``SUCCESS``, after an exception ``EXCEPTION``.
 
-    __slots__ = ("code", "span")
+    A failure that is set later, when the message is over, is counted.
+    """
 
-    def __init__(self, span: Span = trace.INVALID_SPAN) -> None:
+    __slots__ = ("code", "is_over", "span")
+
+    def __init__(self, span: Span = trace.INVALID_SPAN, *, is_over: bool = False) -> None:
         self.span = span
         """The process span, or one that records nothing."""
         self.code = ContextCode.SUCCESS
         """The last outcome that was set."""
+        self.is_over = is_over
+        """Whether the message's block has ended, or is known to have lost its span to the next poll."""
 
     @property
     def handling(self) -> Handling:
@@ -73,6 +78,13 @@ class Handling:
     def outcome(self, code: ContextCode | str) -> None:
         """Set the outcome: a ``ContextCode`` or its name; an unknown word becomes ``RETURNNULL`` with one warning."""
         self.code = code_of(code)
+        if self.code is not ContextCode.SUCCESS and (self.is_over or self._has_ended()):
+            count_missing(OUTCOME_TOO_LATE)
+            _warn_of_late_outcome()
+
+    def _has_ended(self) -> bool:
+        """Return whether the span shows that the message is over: that of a block is over with the block alone."""
+        return False
 
     def failed(self) -> None:
         """Set the outcome of a message that was not handled and should be delivered again."""
@@ -80,24 +92,12 @@ class Handling:
 
 
 class PolledHandling(Handling):
-    """The outcome of a message whose span ends with its consumer's next poll: a failure that is set later is counted.
+    """The outcome of a message whose span ends with its consumer's next poll."""
 
-    ``is_over``: whether that is known already; else the span shows it.
-    """
+    __slots__ = ()
 
-    __slots__ = ("is_over",)
-
-    def __init__(self, span: Span = trace.INVALID_SPAN, *, is_over: bool = False) -> None:
-        super().__init__(span)
-        self.is_over = is_over
-
-    def outcome(self, code: ContextCode | str) -> None:
-        """Set the outcome, as in general."""
-        super().outcome(code)
-        has_ended = self.span.get_span_context().trace_flags.sampled and not self.span.is_recording()
-        if (self.is_over or has_ended) and self.code is not ContextCode.SUCCESS:
-            count_missing(OUTCOME_TOO_LATE)
-            _warn_of_late_outcome()
+    def _has_ended(self) -> bool:
+        return self.span.get_span_context().trace_flags.sampled and not self.span.is_recording()
 
 
 def code_of(outcome: object) -> ContextCode:
@@ -119,8 +119,8 @@ def _warn(word: str) -> None:
 @lru_cache(maxsize=1)
 def _warn_of_late_outcome() -> None:
     _log.warning(
-        "mqtrace: an outcome was set after the next poll had ended the span of its message: handle messages of other "
-        "threads and tasks in process(message) (logged once; counted as %s in unrecorded)",
+        "mqtrace: an outcome was set after the end of its message, by the next poll or its block: handle messages of "
+        "other threads and tasks in process(message), and set it there (logged once; counted as %s in unrecorded)",
         OUTCOME_TOO_LATE,
     )
 
@@ -251,7 +251,7 @@ def _end_last() -> None:
 UNHANDLED: Final = "handed_over_unhandled"
 """Messages left to ``process()`` blocks that never came."""
 OUTCOME_TOO_LATE: Final = "outcome_too_late"
-"""Failures, of blocks or by ``process.failed()``, of messages whose spans had ended with the next poll."""
+"""Failures, of blocks or by ``process.failed()``, of messages whose spans or blocks had ended."""
 TOO_LONG: Final = "transaction_too_long"
 """Messages whose transaction was too long for each of them to have a span of its end."""
 _missing: Final = dict.fromkeys((TOO_LONG, UNHANDLED, OUTCOME_TOO_LATE), 0)

@@ -139,7 +139,10 @@ class Block:
         if self._scope is not None:
             self._scope.leave()
         found = _open.pop(id(self), None)
-        return None if found is None else found[1]
+        if found is None:
+            return None
+        self.handling.is_over = True
+        return found[1]
 
     def __del__(self) -> None:
         if _open and id(self) in _open:  # at exit, Python empties our module

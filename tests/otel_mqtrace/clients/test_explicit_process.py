@@ -248,7 +248,25 @@ def test_outcome_set_after_the_next_poll_is_counted(consuming, spans, unhandled,
     consumer.close()
     assert unhandled() == {"outcome_too_late": 3}
     assert {span.attributes["mqtrace.context_code"] for span in spans.take_all()} == {"SUCCESS"}
-    assert caplog.text.count("an outcome was set after the next poll") == 1
+    assert caplog.text.count("an outcome was set after the end of its message") == 1
+
+
+def test_failure_set_after_the_end_of_its_block_is_counted(consuming, spans, unhandled):
+    consumer = consuming(*[{"value": b"x"}] * 2)
+    first, second = consume(consumer, 2)
+    with process(first) as handling:
+        inherited = contextvars.copy_context()
+    inherited.run(process.outcome, "SUCCESS")
+    inherited.run(process.failed)
+    handling.failed()
+    with process(second):
+        process.failed()
+    with process(None) as of_no_message:
+        pass
+    of_no_message.failed()
+    consumer.close()
+    assert unhandled() == {"outcome_too_late": 2}
+    assert spans.take().attributes["mqtrace.context_code"] == "FAILED"
 
 
 class Thing:
