@@ -114,7 +114,7 @@ def _text(value: object) -> str:
 
 def _directory(value: object) -> str:
     text = _text(value)
-    if "://" in text:
+    if "://" in text or "\0" in text:
         raise ValueError("a directory of this machine was expected")
     return text
 

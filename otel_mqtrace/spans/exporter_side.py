@@ -40,8 +40,9 @@ class ExporterSide:
         self._name = name
         self._logged: set[tuple[str, str]] = set()
         self._batch_size = settings.max_export_batch_size
-        self.exports_starts = bool(getattr(exporter, "exports_starts", False))
-        self.takes_records = bool(getattr(exporter, "takes_records", False))
+        # a mock has every attribute, and declares nothing
+        self.exports_starts = getattr(exporter, "exports_starts", False) is True
+        self.takes_records = getattr(exporter, "takes_records", False) is True
         self._reads_spans = self.takes_records and _has_own_export(type(exporter))
         # Declared by its class: a mock that has every attribute does not count.
         join: Callable[..., Any] | None = getattr(exporter, "export_batches", None)
@@ -49,7 +50,7 @@ class ExporterSide:
         self.batches_at_once = max(1, SPANS_AT_ONCE // self._batch_size) if self._export_batches else 1
         component_type = getattr(exporter, "component_type", None)
         self.component_type = component_type if isinstance(component_type, str) else None
-        self.ledger_side = str(getattr(exporter, "ledger_side", "otlp"))
+        self.ledger_side = "native" if getattr(exporter, "ledger_side", None) == "native" else "otlp"
         self.wants: Callable[[ReadableSpan], bool] | None = getattr(exporter, "wants", None)
         self._take_outcome: Callable[[], ExportOutcome | None] | None = getattr(exporter, "take_outcome", None)
         self._on_idle: Callable[[], None] | None = getattr(exporter, "on_idle", None)
@@ -72,7 +73,7 @@ class ExporterSide:
         except Exception as error:  # noqa: BLE001 - counted as failed; the worker goes on
             self.report_raised("export", error)
             return ExportOutcome(failed=len(spans))
-        if outcome is not None and outcome.total == len(spans):
+        if isinstance(outcome, ExportOutcome) and outcome.total == len(spans):
             return outcome
         is_exported = result is SpanExportResult.SUCCESS
         return ExportOutcome(exported=len(spans)) if is_exported else ExportOutcome(failed=len(spans))

@@ -179,6 +179,7 @@ def test_value_may_have_several_forms_or_be_empty(name, given, value, caplog):
             for value in (5, b"a=1", [5], ["a=2"], {"a": "much"}, {"a": 10**400})
         ),
         ("landing_dir", "s3a://bucket/landing", "a directory of this machine was expected"),
+        ("spool_dir", "spool\0", "a directory of this machine was expected"),
         ("bootstrap_servers", "a:1,,b:2", "some text was expected"),
     ],
 )

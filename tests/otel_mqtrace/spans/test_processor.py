@@ -65,6 +65,18 @@ def test_unsampled_spans_are_not_exported():
     assert (_account(processor)["offered"], processor.internal_errors) == (0, 0)
 
 
+def test_mock_as_an_exporter_gets_each_span_once():
+    exporter = Mock()
+    exporter.export.return_value = SpanExportResult.FAILURE
+    processor = MqTraceSpanProcessor(exporter, background=False)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    provider.get_tracer("tests").start_span("a").end()
+    processor.force_flush()
+    assert _account(processor)["failed"] == _account(processor)["offered"] == 1
+    assert [(row["side"], row["count"]) for row in processor.ledger()["rows"]] == [("otlp", 1)]
+
+
 def test_exports_never_overlap_whichever_thread_flushes():
     exporting, pause, overlaps = threading.Lock(), threading.Event(), []
 
