@@ -21,8 +21,10 @@ from bridge.storage import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import (
     IN_PROGRESS_SUFFIX,
+    MANIFEST_DIRECTORY,
     MANIFEST_NAME,
     NATIVE_DIRECTORY,
+    PARTS,
     LandedMessage,
     date_of,
     finished_name,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _DATE: Final = "date="
+_GROWING: Final = f"{_DATE}*/.part-*{IN_PROGRESS_SUFFIX}"
 _SUFFIXES: Final = (".jsonl", ".parquet")  # of a landing's parts
 _FIELDS: Final[dict[str, tuple[str, tuple[type, ...], Any]]] = {
     "source": ("topic", (str,), ""),
@@ -173,11 +176,18 @@ class FilesArchive(Archive):
 
 
 def _native_of(path: AnyPath) -> AnyPath | None:
-    """Return the ``native`` directory of a landing, which may be named itself; ``None`` for all else."""
+    """Return the ``native`` directory of a landing, which may be named itself; ``None`` for all else.
+
+    Others, too, name a directory ``native``, or partition by date: then it holds files and no part.
+    """
+    native = path / NATIVE_DIRECTORY
     try:
-        if (path / NATIVE_DIRECTORY).is_dir():
-            return path / NATIVE_DIRECTORY
-        return path if path.is_dir() and any(path.glob(f"{_DATE}*")) else None
+        for each in (native, path):
+            counted = ((each / name).exists() for name in (MANIFEST_NAME, MANIFEST_DIRECTORY))
+            parts = (any(each.glob(pattern)) for pattern in (PARTS, _GROWING))
+            if each.is_dir() and (any(counted) or any(parts)):
+                return each
+        return native if native.is_dir() and all(file.name[0] in "._" for file in native.glob("**/*.*")) else None
     except OSError:  # listing it reports the error
         return None
 

@@ -55,6 +55,17 @@ def test_directory_and_glob_below_a_landing_are_searched_like_it(tmp_path, named
     assert _bodies(FilesArchive([tmp_path / named])) == _bodies(FilesArchive([tmp_path]))
 
 
+@pytest.mark.parametrize(
+    "place", ["date=2026-11-21/dump.jsonl", "native/dump.jsonl", "date=2026-11-21/part-00000.json"]
+)
+def test_directory_that_is_laid_out_like_a_landing_is_searched(part, tmp_path, place):
+    """Others partition by date, too, or name a directory so; its files are not parts."""
+    dump = tmp_path / "other" / place
+    dump.parent.mkdir(parents=True)
+    part.rename(dump)
+    assert len(_bodies(FilesArchive([tmp_path / "other"]))) == 1
+
+
 def test_message_without_the_text_is_counted_but_not_found(tmp_path):
     land(tmp_path, MESSAGES[::-1])
     archive = FilesArchive([tmp_path])
