@@ -16,7 +16,13 @@ from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs, SystemClock, seconds_until
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError, reraise_from_signal_handler
 from otel_mqtrace._workers import call_blocking
-from otel_mqtrace.client_properties import application_kafka_config, error_name, merge_properties, servers_of
+from otel_mqtrace.client_properties import (
+    application_kafka_config,
+    error_name,
+    merge_properties,
+    servers_of,
+    without_password,
+)
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
     PATIENCE_MS,
@@ -108,9 +114,9 @@ def connection_of(kafka_config: Path | Mapping[str, Any] | None, servers: str | 
         raise UsageError("no broker is known for the trace topic: set MQTRACE_BOOTSTRAP_SERVERS")
     if _needs_token(properties):  # the client would wait for one in silence
         raise UsageError(
-            f"the broker at {servers_of(properties)} requires a token (OAUTHBEARER), and the application's oauth_cb is "
-            "not called for traces: give an oauth_cb in kafka_config, or sasl.oauthbearer settings in the file of "
-            "MQTRACE_KAFKA_CONFIG"
+            f"the broker at {without_password(servers_of(properties))} requires a token (OAUTHBEARER), and the "
+            "application's oauth_cb is not called for traces: give an oauth_cb in kafka_config, or sasl.oauthbearer "
+            "settings in the file of MQTRACE_KAFKA_CONFIG"
         )
     return properties
 
@@ -199,7 +205,7 @@ class TraceProducer(MessageDelivery):
             self._serve(producer.poll, _SETTLE_S)
         if _FATAL in delivery.errors:
             self._producer = None
-        topic, servers = self._settings.trace_topic, servers_of(self._properties())
+        topic, servers = self._settings.trace_topic, without_password(servers_of(self._properties()))
         for code, text in list(delivery.errors.items()):
             failure = _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=servers, code=code, text=text)
             self.failures.report(failure, rejected=code in _REJECTED)
@@ -266,7 +272,8 @@ class TraceProducer(MessageDelivery):
         try:
             return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
         except (KafkaException, TypeError, ValueError, SystemError) as error:  # SystemError: of an unprintable text
-            servers = servers_of(properties).encode("utf-8", "backslashreplace").decode()  # for log files
+            shown = without_password(servers_of(properties))
+            servers = shown.encode("utf-8", "backslashreplace").decode()  # for log files
             fix = "correct MQTRACE_BOOTSTRAP_SERVERS, or the properties in kafka_config or MQTRACE_KAFKA_CONFIG"
             raise PeerError(
                 f"the trace producer for {servers} cannot be built: {error.__cause__ or error}: {fix}"

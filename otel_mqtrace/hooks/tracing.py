@@ -376,8 +376,14 @@ class RecordingHook(ClientHook):
 
 
 def host_and_port(servers: str) -> tuple[str | None, int | None]:
-    """Return the first server of a bootstrap list: ``scheme://`` dropped, IPv6 brackets taken off, port as a number."""
-    first = servers.split(",", maxsplit=1)[0].strip().rpartition("://")[2]
+    """Return the first server of a bootstrap list: IPv6 brackets taken off, port as a number.
+
+    Of an address such as ``amqp://user:password@host:port/path`` nothing else stays: it stands on each span.
+    """
+    _, scheme, first = servers.split(",", maxsplit=1)[0].strip().rpartition("://")
+    first = first.rpartition("@")[2]
+    if scheme:
+        first = first.partition("/")[0]
     if not first:
         return None, None
     host, separator, port = first.rpartition(":")

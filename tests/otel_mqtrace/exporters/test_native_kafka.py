@@ -323,8 +323,13 @@ def warnings(traced, caplog):
             300,
             ("for \\udcff:9092 cannot be built: 'utf-8' codec can't encode", "correct MQTRACE_BOOTSTRAP_SERVERS"),
         ),
+        ({"bootstrap_servers": f"SASL_SSL://me:hush@{DEAD}"}, 300, (f"SASL_SSL://…@{DEAD} ",)),
+        ({"bootstrap_servers": "SASL_SSL://me:hush@\udcff"}, 300, ("SASL_SSL://…@\\udcff cannot be built",)),
     ],
-    ids=["no broker", "given up by us", "a wrong property", "a spool", "no known broker", "a variable not in UTF-8"],
+    ids=[
+        *("no broker", "given up by us", "a wrong property", "a spool", "no known broker", "a variable not in UTF-8"),
+        *("a password in the address", "a password in an address that is refused"),
+    ],
 )
 def test_failed_delivery_is_one_line_with_the_setting(warnings, tmp_path, monkeypatch, options, timeout_ms, words):
     monkeypatch.chdir(tmp_path)
@@ -333,6 +338,7 @@ def test_failed_delivery_is_one_line_with_the_setting(warnings, tmp_path, monkey
     [line] = warnings(exporter, timeout_ms=timeout_ms)
     assert all(word in line for word in words)
     assert "PURGE" not in line
+    assert "hush" not in line
     assert ("not delivered" in line) == ("spool_dir" not in options)
 
 
