@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import reraise_from_signal_handler
+from otel_mqtrace.spans.limits import lost_its_type
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span
 from otel_mqtrace.spans.queue import EXPORT_FAILED, LaneStats, lost
 
@@ -68,16 +69,20 @@ class LaneLosses:
         self._reporting = threading.RLock()  # a shutdown may report while the lane does, even from a signal handler
 
     def note(self, cause: str, span: ReadableSpan) -> None:
-        """Count the messages of ``span`` as lost by ``cause``; a span lost at its start has another component."""
-        self.changes += 1
+        """Count the messages of ``span`` as lost by ``cause``; a span lost at its start has another component.
+
+        A span that is no message's, of another library or a poll, is in the lane's account alone.
+        """
         try:
-            self._count(cause, span)
+            self._count(cause, readable_span(span))
         except Exception:  # an impossible span must not cost the lane its account
             reraise_from_signal_handler()
             _logger.debug("a lost span is not in the ledger", exc_info=True)
 
     def _count(self, cause: str, span: ReadableSpan) -> None:
-        span = readable_span(span)
+        if not _is_of_a_message(span):
+            return
+        self.changes += 1
         ended_ns, resource = span.end_time, span.resource
         bucket = (ended_ns or span.start_time or 0) // _BUCKET_NS
         key = (cause, ended_ns is not None, bucket, id(resource), raw_attribute(span, semconv.MQTRACE_GROUP_NAME))
@@ -149,6 +154,18 @@ class LaneLosses:
         new = {reason: count for reason, count in new.items() if count > 0}
         self._reported |= {reason: totals[reason] for reason in new}
         return new
+
+
+def _is_of_a_message(span: ReadableSpan) -> bool:
+    """Return whether ``span`` stands for a message sent or handled, ours or another instrumentation's.
+
+    A lost span of anything else, counted, would account for a message that was lost elsewhere.
+    """
+    if raw_attribute(span, semconv.MQTRACE_TRACE_TYPE) is not None or lost_its_type(span):
+        return True
+    scope = span.instrumentation_scope
+    is_ours = scope is not None and scope.name == semconv.SCOPE  # a poll or a commit
+    return not is_ours and raw_attribute(span, semconv.MESSAGING_SYSTEM) is not None
 
 
 def _text(value: object) -> str | None:

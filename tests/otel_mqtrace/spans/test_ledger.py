@@ -9,6 +9,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs
@@ -23,10 +24,8 @@ SHOP = Resource({"service.name": "shop", "service.instance.id": "shop-1"})
 
 
 def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attributes):
-    context = span().context
-    return ReadableSpan(
-        "a", context=context, resource=resource, attributes=attributes, start_time=start_ns, end_time=end_ns
-    )
+    context, given = span().context, {semconv.MQTRACE_TRACE_TYPE: semconv.TRACE_TYPE_SUB, **attributes}
+    return ReadableSpan("a", context=context, resource=resource, attributes=given, start_time=start_ns, end_time=end_ns)
 
 
 def lane_losses(*, side="native", component="X", **options):
@@ -75,6 +74,23 @@ def test_losses_of_one_cause_and_bucket_share_a_row():
 )
 def test_lost_batch_counts_its_messages_and_a_start_its_own_component(lost, component, count):
     assert _counts(("queue_full", lost)) == [(component, "queue_full", 60_000, count)]
+
+
+@pytest.mark.parametrize(
+    ("scope", "attributes", "counts"),
+    [
+        ("other", {"messaging.system": "kafka"}, 1),
+        ("other", {"http.request.method": "GET"}, 0),
+        (semconv.SCOPE, {"messaging.system": "kafka", "messaging.operation.name": "poll"}, 0),
+    ],
+    ids=["another instrumentation's", "of HTTP", "our poll's"],
+)
+def test_lost_span_that_is_no_message_s_is_not_in_the_ledger(scope, attributes, counts):
+    losses = lane_losses(side="otlp")
+    context, scope = span().context, InstrumentationScope(scope)
+    losses.note("queue_full", ReadableSpan("a", context=context, attributes=attributes, instrumentation_scope=scope))
+    assert [row["count"] for row in losses.rows()] == [1] * counts
+    assert losses.changes == counts
 
 
 def test_service_without_an_instance_has_host_and_process_as_instance():
