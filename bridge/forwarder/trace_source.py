@@ -31,7 +31,7 @@ class TraceSource(ABC):
         has_answered: whether a drain has reached the source since the start.
         has_committed: whether a commit has succeeded since the start, with something new or not.
         has_been_read: whether the group had a position beyond the beginning at the start.
-        holds_records: whether any body that was drained begins with a native record.
+        holds_records: whether any body that was drained holds a native record.
         trimmed: how many offsets retention had removed; Kafka's transaction markers took some of them.
         bad_bodies: how many pieces of files are not messages.
         first_bad: place and reason of the first of them.
@@ -59,7 +59,7 @@ class TraceSource(ABC):
         with closing(self._drain()) as batches:
             for batch in batches:
                 self.has_answered = True
-                self.holds_records = self.holds_records or any(RECORD_START.match(each.body) for each in batch)
+                self.holds_records = self.holds_records or any(RECORD_START.search(each.body) for each in batch)
                 yield batch
         self.has_answered = True
 
