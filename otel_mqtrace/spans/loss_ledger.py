@@ -40,6 +40,7 @@ _BUCKET_NS: Final = BUCKET_MS * 1_000_000
 _SAVE_EVERY_NS: Final = 5_000_000_000
 _LOG_EVERY_NS: Final = 30_000_000_000
 _LAST_WAIT_S: Final = 0.5
+_OF_MESSAGES: Final = ("messaging.", "mqtrace.")  # attributes
 
 
 OnDrop = Callable[[str, Mapping[str, int]], None]
@@ -71,7 +72,7 @@ class LaneLosses:
     def note(self, cause: str, span: ReadableSpan) -> None:
         """Count the messages of ``span`` as lost by ``cause``; a span lost at its start has another component.
 
-        A span that is no message's, of another library or a poll, is in the lane's account alone.
+        A span that is no message's, such as one of HTTP or of a poll, is in the lane's account alone.
         """
         try:
             self._count(cause, readable_span(span))
@@ -80,7 +81,7 @@ class LaneLosses:
             _logger.debug("a lost span is not in the ledger", exc_info=True)
 
     def _count(self, cause: str, span: ReadableSpan) -> None:
-        if not _is_of_a_message(span):
+        if not _may_be_of_a_message(span):
             return
         self.changes += 1
         ended_ns, resource = span.end_time, span.resource
@@ -156,16 +157,16 @@ class LaneLosses:
         return new
 
 
-def _is_of_a_message(span: ReadableSpan) -> bool:
-    """Return whether ``span`` stands for a message sent or handled, ours or another instrumentation's.
+def _may_be_of_a_message(span: ReadableSpan) -> bool:
+    """Return whether ``span`` may stand for a message sent or handled, ours or another instrumentation's.
 
     A lost span of anything else, counted, would account for a message that was lost elsewhere.
     """
     if raw_attribute(span, semconv.MQTRACE_TRACE_TYPE) is not None or lost_its_type(span):
         return True
-    scope = span.instrumentation_scope
+    scope, names = span.instrumentation_scope, span.attributes or ()
     is_ours = scope is not None and scope.name == semconv.SCOPE  # a poll or a commit
-    return not is_ours and raw_attribute(span, semconv.MESSAGING_SYSTEM) is not None
+    return not is_ours and (not names or any(name.startswith(_OF_MESSAGES) for name in names))
 
 
 def _text(value: object) -> str | None:

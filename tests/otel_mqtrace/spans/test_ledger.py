@@ -24,8 +24,10 @@ SHOP = Resource({"service.name": "shop", "service.instance.id": "shop-1"})
 
 
 def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attributes):
-    context, given = span().context, {semconv.MQTRACE_TRACE_TYPE: semconv.TRACE_TYPE_SUB, **attributes}
-    return ReadableSpan("a", context=context, resource=resource, attributes=given, start_time=start_ns, end_time=end_ns)
+    context = span().context
+    return ReadableSpan(
+        "a", context=context, resource=resource, attributes=attributes, start_time=start_ns, end_time=end_ns
+    )
 
 
 def lane_losses(*, side="native", component="X", **options):
@@ -80,10 +82,11 @@ def test_lost_batch_counts_its_messages_and_a_start_its_own_component(lost, comp
     ("scope", "attributes", "counts"),
     [
         ("other", {"messaging.system": "kafka"}, 1),
+        ("other", {}, 1),
         ("other", {"http.request.method": "GET"}, 0),
         (semconv.SCOPE, {"messaging.system": "kafka", "messaging.operation.name": "poll"}, 0),
     ],
-    ids=["another instrumentation's", "of HTTP", "our poll's"],
+    ids=["another instrumentation's", "says nothing", "of HTTP", "our poll's"],
 )
 def test_lost_span_that_is_no_message_s_is_not_in_the_ledger(scope, attributes, counts):
     losses = lane_losses(side="otlp")
