@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
-from bridge.codec.framing import BadBody, Body, Framing, detect, may_hold_bodies, read_landed, refuse_spans
+from bridge.codec.framing import Body, Framing, detect, may_hold_bodies, read_landed, refuse_spans
 from bridge.otlp.detect import refuse_unlanded
 from bridge.page.wording import plural
 from bridge.query.evidence import mentioned, needles_of
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 _DATE: Final = "date="
 _GROWING: Final = f"{_DATE}*/.part-*{IN_PROGRESS_SUFFIX}"
 _SUFFIXES: Final = (".jsonl", ".parquet")  # of a landing's parts
-_FIELDS: Final[dict[str, tuple[str, tuple[type, ...], Any]]] = {
-    "source": ("topic", (str,), ""),
-    "partition": ("queue_id", (int, type(None)), None),
-    "offset": ("queue_offset", (int, type(None)), None),
-    "arrival_ms": ("store_ms", (int,), 0),
-    "keys": ("keys", (str, type(None)), None),
+_FIELDS: Final[dict[str, tuple[str, type, Any]]] = {
+    "source": ("topic", str, ""),
+    "partition": ("queue_id", int, None),
+    "offset": ("queue_offset", int, None),
+    "arrival_ms": ("store_ms", int, 0),
+    "keys": ("keys", str, None),
 }
-"""Field of a landing: its name in a dump of a RocketMQ topic, its types, and its value where neither is there."""
+"""Field of a landing: its name in a dump of a RocketMQ topic, its type, and its value where neither has that type."""
 
 
 class FilesArchive(Archive):
@@ -101,12 +101,11 @@ class FilesArchive(Archive):
                 refuse_spans(stream.peek(), part)
                 framing = Framing.PARQUET if detect(stream) is Framing.PARQUET else Framing.JSONL_BASE64
                 for item in read_landed(stream, framing, name=part.name):
-                    message = item if isinstance(item, BadBody) else _message_of(item, part.name)
-                    if isinstance(message, LandedMessage):
-                        yield message
+                    if isinstance(item, Body):
+                        yield _message_of(item, part.name)
                     elif not (growing and stream.peek(1) == b""):  # there its writer is in the middle of a line
-                        reason = f"{message.field}: {message.reason}" if message.field else message.reason
-                        self._remark(f"{part.name}, line {message.row}: not a landed message ({reason})")
+                        reason = f"{item.field}: {item.reason}" if item.field else item.reason
+                        self._remark(f"{part.name}, line {item.row}: not a landed message ({reason})")
         except FileNotFoundError:
             if growing:
                 yield from self._read(part.with_name(finished_name(part.name)))
@@ -199,14 +198,12 @@ def _size_bytes(part: AnyPath) -> int:
         return 0
 
 
-def _message_of(item: Body, name: str) -> LandedMessage | BadBody:
-    """Return the message, a bad one where a field is of another type: others may have written into the directory."""
-    fields = {
-        field: item.beside.get(field, item.beside.get(in_dumps, default))
-        for field, (in_dumps, _, default) in _FIELDS.items()
+def _message_of(item: Body, name: str) -> LandedMessage:
+    """Return the message; a field that another program left out or wrote as another type is not there."""
+    fields: dict[str, Any] = {
+        field: next((given for key in (field, in_dumps) if type(given := item.beside.get(key)) is kind), default)
+        for field, (in_dumps, kind, default) in _FIELDS.items()
     }
-    if not all(isinstance(fields[field], types) for field, (_, types, _) in _FIELDS.items()):
-        return BadBody(None, "a field of another type", "", item.row)
     if not fields["source"]:
         fields |= {"source": name, "offset": item.row}
     return LandedMessage(**fields, body=item.body)

@@ -1,5 +1,6 @@
 """A landing is searched completely, and what need not be opened is not."""
 
+import base64
 import json
 import shutil
 from dataclasses import replace
@@ -128,8 +129,6 @@ def test_key_is_found_in_the_charset_of_the_bodies(tmp_path, charset):
 
 ODD_LINES = [
     *("no json", "[]", "null", '"text"', '{"body_base64": "!"}', '{"body_base64": 5}'),
-    json.dumps({"source": "T", "arrival_ms": "soon", "body_base64": ""}),
-    json.dumps({"source": None, "arrival_ms": 5, "body_base64": ""}),
     "[" * 100_000,
 ]
 
@@ -141,6 +140,29 @@ def test_odd_line_is_a_remark_and_its_neighbours_are_read(tmp_path, part):
     assert len(_bodies(archive)) == 1
     assert len(archive.searched.remarks) == len(ODD_LINES)
     assert archive.searched.remarks[0] == f"{part.name}, line 1: not a landed message (not JSON)"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"source": None, "arrival_ms": 5}, ("part", 1, 5)),
+        (
+            {"source": None, "topic": "T", "offset": None, "queue_offset": 7, "arrival_ms": None, "store_ms": 6},
+            ("T", 7, 6),
+        ),
+        ({"source": "T", "partition": "3", "offset": 4.0, "arrival_ms": "soon", "keys": ["a"]}, ("T", None, 0)),
+    ],
+)
+def test_field_of_another_type_is_absent_and_the_body_is_searched(part, given, expected):
+    (message,) = landed(pub())
+    line = given | {"body_base64": base64.b64encode(message.body).decode()}
+    path = part.parent / "part"
+    path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    archive = FilesArchive([path])
+    (found,) = archive.mentioning([ID])
+    assert (found.source, found.offset, found.arrival_ms) == expected
+    assert (found.body, found.partition, found.keys) == (message.body, None, None)
+    assert not archive.searched.remarks
 
 
 def test_day_that_cannot_be_listed_is_a_remark_and_alone_an_error(tmp_path, part):
