@@ -12,6 +12,8 @@ from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.spark import SparkEngine
 from tests.support.clocks import TickingClock  # on which a map is long at once, and asks for further processes
+from tests.support.programs import run_python
+from tests.support.source_tree import ROOT
 
 
 def spread(buckets, numbers):
@@ -94,17 +96,36 @@ def test_interrupt_while_others_work_stops_them(tmp_path):
     os.mkfifo(tmp_path / "never")
     with LocalEngine(2, clock=TickingClock()) as engine:
         with pytest.raises(KeyboardInterrupt):
-            engine.map(partial(wait_and_interrupt, os.getpid(), tmp_path), [1, 2])
+            engine.map(partial(send_and_wait, signal.SIGINT, os.getpid(), tmp_path), [1, 2])
         (other,) = (int(path.name) for path in tmp_path.iterdir() if path.name != "never")
         with pytest.raises(ProcessLookupError):
             os.kill(other, 0)
 
 
-def wait_and_interrupt(here, directory, _task):
+_KILLED = """
+import os, pathlib, signal, sys
+from functools import partial
+from spark_jobs.exchange.local import LocalEngine
+from tests.spark_jobs.exchange.test_engines import send_and_wait
+from tests.support.clocks import TickingClock
+
+task = partial(send_and_wait, signal.SIGKILL, os.getpid(), pathlib.Path(sys.argv[1]))
+LocalEngine(2, clock=TickingClock()).map(task, [1, 2])
+"""
+
+
+def test_killed_parent_ends_other_processes_while_they_work(tmp_path):
+    os.mkfifo(tmp_path / "never")
+    done = run_python(_KILLED, tmp_path, cwd=ROOT, timeout_s=60)  # until the other process has closed its stderr, too
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def send_and_wait(number, here, directory, _task):
     while os.getpid() == here:
         os.sched_yield()  # a call that blocks would miss a signal that comes just before it
     (directory / str(os.getpid())).touch()
-    os.kill(here, signal.SIGINT)
+    os.kill(here, number)
     (directory / "never").read_bytes()  # waits for a writer
 
 
