@@ -1,11 +1,14 @@
 """Unique ids look like RocketMQ's, never repeat, and survive threads and forks."""
 
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from unittest.mock import Mock
 
 import pytest
 
+from otel_mqtrace import message_id
 from otel_mqtrace.message_id import UniqueIds, is_offset_id, new_unique_id, own_address
 from otel_mqtrace.testing import ManualClock
 from tests.support.programs import run_in_child
@@ -89,17 +92,10 @@ def test_forked_child_has_other_ids_than_its_parent():
     assert read_unique_id(ids.new()) == first._replace(pid=os.getpid() & 0xFFFF, counter=1)
 
 
-def test_ids_need_no_file_descriptor(run_code):
-    script = """
-import socket
-from otel_mqtrace.message_id import new_unique_id, own_address
-def refuse(*_):
-    raise OSError(24, "Too many open files")
-usual, socket.socket = socket.socket, refuse
-print(new_unique_id()[:8], own_address())
-socket.socket = usual
-print(own_address())
-"""
-    without, afterwards = run_code(script).splitlines()
-    assert without == "7F000001 127.0.0.1"
-    assert afterwards == own_address()
+def test_ids_need_no_file_descriptor(monkeypatch):
+    usual = own_address()
+    message_id._sending_address.cache_clear()
+    with monkeypatch.context() as without:
+        without.setattr(socket, "socket", Mock(side_effect=OSError(24, "Too many open files")))
+        assert (UniqueIds().new()[:8], own_address()) == ("7F000001", "127.0.0.1")
+    assert own_address() == usual

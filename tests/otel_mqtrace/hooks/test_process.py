@@ -202,14 +202,6 @@ class TestAutomatic:
 
 
 class TestBlocks:
-    def test_block_that_ends_in_another_thread_is_current_in_neither(self, letterbox, caplog):
-        block = process(Letter(1))
-        block.__enter__()
-        assert current_span_id()
-        in_thread(lambda: block.__exit__(None, None, None))
-        _nothing_here()
-        assert caplog.records == []
-
     def test_blocks_that_end_in_the_wrong_order_leave_no_current_span(self, letterbox):
         outer, inner = process(Letter(1)), process(Letter(2))
         outer.__enter__()

@@ -188,23 +188,6 @@ def test_truncated_message_is_reported(length):
         messages.decode_messages(IPV4[:length])
 
 
-@given(st.dictionaries(st.text(min_size=1), st.text(min_size=1)))
-def test_properties_are_read_back_but_for_separators(properties):
-    fixed = {_clean(name): _clean(value) for name, value in properties.items()}
-    if len(fixed) == len(properties):
-        assert messages.decode_properties(messages.encode_properties(properties)) == fixed
-
-
-def _clean(text):
-    return text.replace("\x01", "_").replace("\x02", "_")
-
-
-def test_malformed_properties_are_skipped():
+def test_malformed_properties_are_skipped_and_separators_inside_are_replaced():
+    assert messages.encode_properties({"a\x01": "b\x02c"}) == "a_\x01b_c\x02"
     assert messages.decode_properties("a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
-
-
-@given(st.binary(max_size=200), st.integers(0, 100))
-def test_compressed_body_is_read_back(body, times):
-    packed, sys_flag = messages.compress_body(body * times)
-    assert messages.decompress_body(replace(EXPECTED, stored_body=packed, sys_flag=sys_flag)) == body * times
-    assert sys_flag == 0 or (len(body * times) >= 4_096 and len(packed) < len(body * times))

@@ -58,37 +58,6 @@ def _queue(max_size=3, drop_policy="newest", *, batch_size=10, clock=None, **opt
     )
 
 
-def _due_in_ms(queue, clock, linger_ms=500):
-    due_ns = queue.due_ns(clock.monotonic_ns(), linger_ns=linger_ms * 1_000_000)
-    return None if due_ns is None else due_ns / 1e6
-
-
-@given(batch_size=st.integers(1, 4), waits=st.lists(st.integers(0, 30)), steps=st.data())
-def test_batch_is_due_when_its_first_item_has_lingered_and_never_late(batch_size, waits, steps):
-    clock = ManualClock()
-    drop_policy = steps.draw(st.sampled_from(["newest", "oldest"]))
-    queue, came, is_exact = _queue(5, drop_policy, batch_size=batch_size, clock=clock), [], True
-    for wait in waits:
-        clock.advance(ms=wait)
-        if steps.draw(st.booleans()):
-            is_exact = not came or (is_exact and len(came) < 5)
-            queue.offer("x")
-            came.append(clock.monotonic_ns())
-            came = came[:5] if drop_policy == "newest" else came[-5:]
-        else:
-            assert len(queue.take()) == len(came[:batch_size])
-            queue.settle(None)
-            del came[:batch_size]
-            is_exact = False  # of what a batch leaves behind
-        if not came:
-            assert _due_in_ms(queue, clock) is None
-        elif len(came) >= batch_size:
-            assert _due_in_ms(queue, clock) == 0
-        else:
-            due_in_ms, latest_ms = _due_in_ms(queue, clock), max(0, 500 - (clock.monotonic_ns() - came[0]) / 1e6)
-            assert due_in_ms == latest_ms if is_exact else due_in_ms <= latest_ms
-
-
 def test_worker_that_stopped_is_woken_by_the_next_item_and_while_items_are_refused():
     """A full queue may be one that no thread could be started for: later there may be one."""
     woken = []
@@ -263,6 +232,15 @@ FOREVER = MonotonicNs(10**18)
 def _offer(lane, *names):
     for name in names:
         lane.offer(span(name))
+
+
+def test_batch_leaves_when_it_is_full_or_its_first_span_has_lingered():
+    clock = ManualClock()
+    lane = lane_of(Scripted(), clock=clock, max_export_batch_size=2, schedule_delay_millis=500)
+    for names, passed_ms, exported in (("", 0, 0), ("abc", 100, 2), ("", 400, 1), ("d", 499, 0), ("", 1, 1)):
+        _offer(lane, *names)
+        clock.advance(ms=passed_ms)
+        assert lane.run_once(clock.monotonic_ns()) == exported
 
 
 def test_delay_may_count_from_the_last_batch():

@@ -63,11 +63,7 @@ def _body_length(text):
         ("٢٦", 26),
         ("2147483647", 2147483647),
         ("2147483647".zfill(9_000), 2147483647),
-        *(
-            (sign + zero * 9_000 + seven, int(f"{sign}7"))
-            for sign in ("", "+", "-")
-            for zero, seven in ("07", "\u0660\u0667")
-        ),
+        *((f"-{zero * 9_000}{seven}", -7) for zero, seven in ("07", "\u0660\u0667")),
         *((text, "not a number") for text in ("", " 26", "26 ", "2_6", "+", "0x1", "1.0", "1e3", "\U0001d7da", "²")),
         *(
             (text, "does not fit 32 bits")

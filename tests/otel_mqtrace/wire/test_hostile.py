@@ -81,14 +81,8 @@ LONG = {
     "terminators": lambda size: b"\x02" * size,
     "bad records": lambda size: b"x\x02" * (size // 2),
     "one field": lambda size: b"Pub\x01" + b"1" * size,
-    "zeros of another script": lambda size: (
-        b"Pub\x01" + "\u0660".encode() * (size // 2) + b"\x01R\x01G\x01T\x01I\x01\x01\x01h\x011\x011\x010\x02"
-    ),
     "empty fields at the end": lambda size: b"SubAfter\x01R" + b"\x01" * size,
     "half characters": lambda size: b"\xf0\x9f\x92" * (size // 3),
-    "batch ids": lambda size: (
-        b"Pub\x011\x01R\x01G\x01T\x01" + b"I," * (size // 2) + b"\x01t\x01k\x01h\x011\x011\x010\x02"
-    ),
 }
 
 

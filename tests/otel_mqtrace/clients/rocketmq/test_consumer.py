@@ -254,18 +254,16 @@ def test_message_received_in_a_block_that_is_over_restores_no_ended_span(receivi
     assert len(spans.take_all(f"process {topic}")) == 3
 
 
-def test_explicit_mode_has_a_span_in_the_block_only(receiving, spans, topic):
-    consumer, (message,), _ = receiving(b"x", process_spans="explicit")
+def test_explicit_mode_has_a_span_in_the_block_only_and_counts_a_message_without_one(
+    receiving, spans, topic, unhandled
+):
+    consumer, (early, first, second), _ = receiving(b"0", b"1", b"2", process_spans="explicit")
     assert current_span_id() == 0
-    consumer.ack(message)
+    consumer.ack(early)
     spans.assert_empty()
-    with process(message):
+    with process(early):
         pass
     assert spans.take(f"process {topic}").attributes["mqtrace.group_name"] == "billing"
-
-
-def test_message_of_explicit_mode_without_a_block_is_counted(receiving, spans, topic, unhandled):
-    consumer, (first, second), _ = receiving(b"1", b"2", process_spans="explicit")
     with process(first):
         consumer.ack(first)
     consumer.ack(second)
