@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace import semconv
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
+from otel_mqtrace.spans.loss_ledger import count_messages
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span, trace_context_of
 from otel_mqtrace.spans.queue import ENCODE_ERROR, EXPORT_FAILED, TOO_LARGE, TRUNCATED, ExportOutcome
 from otel_mqtrace.wire.native import encode_context
@@ -63,13 +64,15 @@ class TraceMessage:
 class Packed:
     """The messages of some contexts, and what is not in them.
 
-    ``refused`` maps the position of a context that is not, or not completely, in ``messages`` to the reason.
-    ``first_error`` is the encoder's first error. ``replaced`` counts separator characters written as ``_``;
-    ``keys_left_out`` counts keys that found no room beside their own record.
+    ``refused`` maps the position of a context that is not, or not completely, in ``messages`` to the reason;
+    ``missing`` counts those of its messages that are not, where some may be. ``first_error`` is the encoder's first
+    error. ``replaced`` counts separator characters written as ``_``; ``keys_left_out`` counts keys that found no room
+    beside their own record.
     """
 
     messages: list[TraceMessage] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
+    missing: Counter[int] = field(default_factory=Counter)
     replaced: int = 0
     keys_left_out: int = 0
     first_error: str | None = None
@@ -131,6 +134,7 @@ class Packing:
             pieces[:0] = _split_by_message(piece)  # one bad message must not take the others of its call along
             if len(piece.beans) <= 1:
                 packed.refused[origin] = reason
+                packed.missing[origin] += 1
 
     def finish_messages(self) -> None:
         """Make messages of what was added: one for each topic and region where it has room."""
@@ -262,6 +266,7 @@ class SpanPacker:
         """Return the trace messages of each of ``batches``, numbered throughout; spans without a record are skipped."""
         packing = Packing(self._encode, self._dialect, self._max_message_bytes)
         unmapped: dict[int, str] = {}
+        missing = packing.packed.missing
         origin, dialect, max_bytes = 0, self._dialect, self._max_message_bytes
         for batch in batches:
             for span in batch:
@@ -270,7 +275,7 @@ class SpanPacker:
                     record: NativeRecord | None = None if write is None else write(dialect)
                     if record is not None and len(record[1]) <= max_bytes:
                         packing.added.append((origin, record))
-                    elif (trace_ctx := self._map_span(origin, readable_span(span), unmapped)) is not None:
+                    elif (trace_ctx := self._map_span(origin, readable_span(span), unmapped, missing)) is not None:
                         packing.add_context(origin, trace_ctx)
                 except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
                     unmapped[origin] = ENCODE_ERROR
@@ -292,15 +297,21 @@ class SpanPacker:
         self.counts.replaced += packed.replaced
         self.counts.keys_left_out += packed.keys_left_out
         self.counts.refused.update(packed.refused.values())
-        return ExportOutcome.of(spans, dict.fromkeys(failed, EXPORT_FAILED) | refused)
+        missing = {origin: packed.missing[origin] for origin in refused if origin in packed.missing}
+        return ExportOutcome.of(spans, dict.fromkeys(failed, EXPORT_FAILED) | refused, missing)
 
     def after_fork(self) -> None:
         """Count from zero in a child."""
         self.counts = PackingCounts()
         self._logged = set()
 
-    def _map_span(self, origin: int, span: ReadableSpan, unmapped: dict[int, str]) -> TraceContext | None:
-        """Return the record of ``span``, ``None`` where it has none; ``unmapped`` gets the reason of one not whole."""
+    def _map_span(
+        self, origin: int, span: ReadableSpan, unmapped: dict[int, str], missing: Counter[int]
+    ) -> TraceContext | None:
+        """Return the record of ``span``, ``None`` where it has none.
+
+        Of one that is not whole, ``unmapped`` gets the reason and ``missing`` how many messages are not in it.
+        """
         trace_ctx = trace_context_of(span)
         if not getattr(span, "is_untouched", False) and (hit := limits_hit(span)):  # a record meets no limit
             unmapped[origin] = TRUNCATED
@@ -308,6 +319,7 @@ class SpanPacker:
                 self._logged.add(limit)
                 _logger.warning(_TOO_LOW, limit, TRUNCATED)
             trace_ctx = trace_ctx and _drop_cut_names(trace_ctx, span)
+            missing[origin] = max(0, count_messages(span) - len(trace_ctx.beans if trace_ctx else ()))
         if trace_ctx is None or not trace_ctx.beans:
             return None
         is_missing = trace_ctx.region_id is None and self._region_id is not None

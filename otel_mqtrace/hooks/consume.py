@@ -324,7 +324,7 @@ class ConsumeHook(ReceiveHook):
             creation = trace.get_current_span(process_ctx).get_span_context()
         parent_ctx, others = self._parent(creation, process_ctx, current_ctx)
         constant: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
-        if batch:
+        if batch or len(messages) > 1:
             constant[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
         constant[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
         attributes, links = self._attributes_and_links(

@@ -146,7 +146,7 @@ class ReceiveHook(RecordingHook):
             metrics.operated(attributes, end_ns - start_ns)
         if not self.records_polls:
             return
-        if batch:
+        if batch or len(traced) > 1:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(traced)
         # one span a poll: beyond the limit of links it links the first messages; the count has all
         whole, links = self._attributes_and_links(

@@ -47,6 +47,12 @@ OnDrop = Callable[[str, Mapping[str, int]], None]
 """``on_drop(lane, {reason: spans lost since the last call})``, called by the lane's worker."""
 
 
+def count_messages(span: ReadableSpan) -> int:
+    """Return how many messages ``span`` is for."""
+    messages = raw_attribute(span, semconv.MESSAGING_BATCH_MESSAGE_COUNT)
+    return messages if isinstance(messages, int) and messages > 0 else 1
+
+
 class LaneLosses:
     """The losses of one lane: counted at once, and reported by the lane's worker; never raises.
 
@@ -69,18 +75,20 @@ class LaneLosses:
         self._reported: dict[str, int] = {}
         self._reporting = threading.RLock()  # a shutdown may report while the lane does, even from a signal handler
 
-    def note(self, cause: str, span: ReadableSpan) -> None:
-        """Count the messages of ``span`` as lost by ``cause``; a span lost at its start has another component.
+    def note(self, cause: str, span: ReadableSpan, messages: int | None = None) -> None:
+        """Count all ``messages`` of ``span``, or so many, as lost by ``cause``; at its start under another component.
 
-        A span that is no message's, such as one of HTTP or of a poll, is in the lane's account alone.
+        One that arrived must not be counted: it would excuse the loss of another message. A span that is no message's,
+        such as one of HTTP or of a poll, is in the lane's account alone.
         """
         try:
-            self._count(cause, readable_span(span))
+            if messages != 0:
+                self._count(cause, readable_span(span), messages)
         except Exception:  # an impossible span must not cost the lane its account
             reraise_from_signal_handler()
             _logger.debug("a lost span is not in the ledger", exc_info=True)
 
-    def _count(self, cause: str, span: ReadableSpan) -> None:
+    def _count(self, cause: str, span: ReadableSpan, messages: int | None) -> None:
         if not _may_be_of_a_message(span):
             return
         self.changes += 1
@@ -93,8 +101,7 @@ class LaneLosses:
                 key = (cause, ended_ns is not None, bucket if len(counts) < 2 * MAX_ROWS else 0, 0, None)
             else:
                 self._resources[id(resource)] = resource  # or its id could be reused
-        messages = raw_attribute(span, semconv.MESSAGING_BATCH_MESSAGE_COUNT)
-        number = messages if isinstance(messages, int) and messages > 0 else 1
+        number = count_messages(span) if messages is None else messages
         counts[key] += number  # no call between read and write: a signal handler could come in there
 
     def rows(self) -> list[dict[str, Any]]:

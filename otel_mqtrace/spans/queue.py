@@ -57,20 +57,22 @@ class LaneStats(TypedDict):
 class ExportOutcome:
     """The outcome of one batch, in spans, that an exporter with partial success returns from ``take_outcome()``.
 
-    ``lost`` may name lost spans of the batch, position → reason, for the ledger.
+    ``lost`` may name lost spans of the batch, position → reason, for the ledger. ``messages`` has those of them of
+    which a part arrived: position → messages that did not, which may be none.
     """
 
     exported: int = 0
     failed: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[int, str] = field(default_factory=dict)
+    messages: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, spans: int, lost: Mapping[int, str]) -> Self:
+    def of(cls, spans: int, lost: Mapping[int, str], messages: Mapping[int, int] | None = None) -> Self:
         """Return the outcome of so many ``spans``; ``lost`` names every lost one, a failed one by ``EXPORT_FAILED``."""
         dropped = Counter(lost.values())
         failed = dropped.pop(EXPORT_FAILED, 0)
-        return cls(exported=spans - len(lost), failed=failed, dropped=dict(dropped), lost=lost)
+        return cls(exported=spans - len(lost), failed=failed, dropped=dict(dropped), lost=lost, messages=messages or {})
 
     @property
     def total(self) -> int:
@@ -109,7 +111,8 @@ class SpanQueue(Generic[Item]):
     exceed the bound, or come after the close: :meth:`_drop_surplus` drops the surplus before anything is counted.
 
     Full, ``drop_policy`` ``newest`` refuses an item, ``oldest`` evicts the one that has waited longest. ``note(reason,
-    item)`` is called under the lock for each lost item and only counts. ``wake_worker`` is called without it.
+    item, messages)`` is called under the lock for each lost item and only counts; ``messages`` is how many of the item,
+    ``None`` for all. ``wake_worker`` is called without it.
     """
 
     def __init__(  # noqa: PLR0913 - settings by their names
@@ -119,7 +122,7 @@ class SpanQueue(Generic[Item]):
         batch_size: int,
         clock: Clock,
         drop_policy: DropPolicy,
-        note: Callable[[str, Item], None],
+        note: Callable[[str, Item, int | None], None],
         wake_worker: Callable[[], object] | None,
     ) -> None:
         self._max_size = self._limit = max_size
@@ -204,7 +207,7 @@ class SpanQueue(Generic[Item]):
 
     def _drop(self, reason: str, item: Item) -> None:
         self._dropped[reason] += 1
-        self._note(reason, item)
+        self._note(reason, item, None)
 
     def stats(self) -> LaneStats:
         """Return all counters as of one instant."""
@@ -294,7 +297,7 @@ class SpanQueue(Generic[Item]):
                 self._dropped[reason] += count
             if lost:
                 for position, reason in _losses(items, outcome):
-                    self._note(reason, items[position])
+                    self._note(reason, items[position], outcome.messages.get(position))
             self._changed.notify_all()
 
     def wait(self, timeout_s: float, *, wake_at: int = 1) -> None:

@@ -175,7 +175,7 @@ POLICIES = st.sampled_from(["newest", "oldest"])
 @given(steps=STEPS, max_size=st.integers(1, 5), batch_size=st.integers(1, 4), drop_policy=POLICIES)
 def test_accounts_marks_and_notes_of_losses_are_right_in_any_order_of_steps(steps, max_size, batch_size, drop_policy):
     noted, expected, in_flight, number = [], [("export_failed", None)], [], 0
-    queue = _queue(max_size, drop_policy, batch_size=batch_size, note=lambda *loss: noted.append(loss))
+    queue = _queue(max_size, drop_policy, batch_size=batch_size, note=lambda *loss: noted.append(loss[:2]))
     queue.offer(None)  # lost before the mark
     queue.take()
     queue.settle(None)
