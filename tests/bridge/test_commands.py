@@ -215,26 +215,6 @@ def test_file_to_be_converted_is_refused_with_the_way_to_do_so(mqtrace, tmp_path
     assert err.endswith("body.bin --landing DIR\n")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("decode", "dialects", "encode", "query", "inspect", "forward --once --landing landing --source"),
-        *(
-            f"reconcile --otlp empty --out out {option}"
-            for option in ("--native", "--native empty --policy", "--native empty --ledger")
-        ),
-    ],
-)
-def test_zip_archive_and_utf16_text_are_refused_with_the_way_to_convert_them(mqtrace, tmp_path, monkeypatch, command):
-    monkeypatch.chdir(tmp_path)
-    Path("empty").touch()
-    Path("a.zip").write_bytes(b"PK\x03\x04")
-    assert mqtrace.refuses(*command.split(), "a.zip").endswith("a.zip is a zip archive: unpack it first (unzip)\n")
-    Path("a.jsonl").write_bytes(body_line(PUB).decode().encode("utf-16"))
-    convert = "a.jsonl is UTF-16 text: convert it first (iconv -f UTF-16 -t UTF-8)\n"
-    assert mqtrace.refuses(*command.split(), "a.jsonl").endswith(convert)
-
-
 @pytest.mark.parametrize("command", ["decode", "query", "dialects"])
 def test_file_of_spans_is_refused_with_its_reader(mqtrace, tmp_path, command):
     spans = tmp_path / "spans.jsonl"
@@ -440,6 +420,11 @@ COMPRESSED = [
     ("a.jsonl.lz4", b"\x04\x22\x4d\x18".__add__, "lz4-compressed; decompress it first (unlz4)"),
     ("a.jsonl.zst", zstandard.compress, "zstd-compressed; decompress it first (unzstd)"),
 ]
+TO_CONVERT = [
+    *((name, compress, f": {text}") for name, compress, text in COMPRESSED[1:3]),
+    ("a.zip", lambda _: b"PK\x03\x04", " is a zip archive: unpack it first (unzip)"),
+    ("a", lambda line: line.decode().encode("utf-16"), " is UTF-16 text: convert it first (iconv -f UTF-16 -t UTF-8)"),
+]
 LOCAL = ["reconcile", "--engine", "local", "--out", "out"]
 
 
@@ -454,15 +439,15 @@ LOCAL = ["reconcile", "--engine", "local", "--out", "out"]
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize(("name", "compress", "text"), COMPRESSED[1:3])
-def test_compressed_file_is_one_line_that_names_the_way_out(
-    mqtrace, tmp_path, monkeypatch, arguments, name, compress, text
+@pytest.mark.parametrize(("name", "pack", "text"), TO_CONVERT, ids=["gzip", "bzip2", "zip", "utf-16"])
+def test_file_to_be_converted_is_one_line_that_names_the_way(
+    mqtrace, tmp_path, monkeypatch, arguments, name, pack, text
 ):
     monkeypatch.chdir(tmp_path)
-    Path(name).write_bytes(compress(body_line(PUB)))
+    Path(name).write_bytes(pack(body_line(PUB)))
     Path("native").write_bytes(body_line(PUB))
     Path("otlp").write_bytes(b'{"resourceSpans": []}\n')
-    assert mqtrace.refuses(*(name if word == "FILE" else word for word in arguments)).endswith(f"{name}: {text}\n")
+    assert mqtrace.refuses(*(name if word == "FILE" else word for word in arguments)).endswith(f"{name}{text}\n")
 
 
 @pytest.mark.parametrize(("name", "compress", "text"), COMPRESSED[:-1])  # a Collector writes zstd

@@ -29,6 +29,7 @@ WRONG = {
         ([*SIDES, "--out", "taken"], "cannot create --out taken"),
         ([*SIDES, "--out", NOT_WRITABLE], f"cannot write to --out {NOT_WRITABLE}: No such file or directory; choose"),
         ([*SIDES, "--out", "o", "--history", NOT_WRITABLE], f"cannot write to --history {NOT_WRITABLE}"),
+        ([*SIDES, "--out", "o", "--history", "taken/h"], "cannot create --history taken/h: "),
         ([*SIDES, "--out", "o", "--history", "o/"], "--out and --history both name o"),
         ([*SIDES, "--out", "o", "--history", "o/verdicts/x"], "o/verdicts/x is in o/verdicts, which a run replaces"),
         ([*SIDES, "--out", "landing"], "--out landing is a landing"),

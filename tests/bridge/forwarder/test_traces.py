@@ -141,13 +141,6 @@ def test_refusing_receiver_is_one_sentence_and_nothing_is_committed(receiver, de
     assert len(receiver.ids()) == 1
 
 
-def test_spans_that_the_receiver_rejects_are_counted(receiver, delivery):
-    receiver.rejects = 1
-    log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
-    forward_once(log, spans=spans)
-    assert (spans.counts.rejected, log.committed) == (1, {0: 1})
-
-
 def test_what_was_committed_before_a_failure_is_counted(receiver, delivery, tmp_path):
     """Nothing forwards it again, so no later run would count that the receiver rejected it."""
     receiver.rejects = 1

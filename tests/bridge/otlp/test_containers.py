@@ -18,7 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from pyarrow import parquet
 
 from bridge.otlp import containers
-from bridge.otlp.containers import Bad, Message, Tail, first_messages, read_messages
+from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Layout, Side, detect
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.otlp.values import attribute_text
@@ -113,13 +113,6 @@ def test_layout_is_detected_and_holds_the_spans_that_were_sent(name, layout):
             (link["trace_id"], link["span_id"]) for link in sent["links"]
         ]
     assert truth == {}
-
-
-@pytest.mark.parametrize(("name", "layout"), LAYOUTS.items())
-def test_first_messages_of_a_file_are_its_first(name, layout):
-    whole = [item for item in read_messages(OTLP / name, layout, parse=parse_message) if isinstance(item, Message)]
-    first = first_messages(OTLP / name, layout, parse=parse_message)
-    assert [next(first).payload, next(first).payload] == [message.payload for message in whole[:2]]
 
 
 @pytest.mark.parametrize(("pack", "first"), [(bytes, codecs.BOM_UTF8 + b"\n"), (zstandard.compress, b"")])

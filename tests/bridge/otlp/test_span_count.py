@@ -56,14 +56,6 @@ def twice(span):
     return f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{json.dumps(SPAN)}],"spans":[{json.dumps(span)}]}}]}}]}}'
 
 
-@pytest.mark.parametrize("kept", [LINKED, IN_TEXTS], ids=["with links", "with other objects in it"])
-def test_span_that_the_json_parser_drops_is_expected(kept):
-    content = parse_message(twice(kept).encode())
-    assert content is not None
-    assert len(list(spans_of(content))) == 1
-    assert count_expected_spans(twice(kept).encode(), content) > 1
-
-
 @pytest.mark.parametrize(("lines", "missed"), [(LINES, {0}), ((LINES[0], twice(LINKED)), {1, 3})])
 def test_count_of_a_file_shows_a_span_that_the_parser_drops(tmp_path, lines, missed):
     """Which of the two lists is kept is the parser's choice."""

@@ -147,15 +147,6 @@ def _search_topics(kafka, *topics, **options):
     return search_once(TopicArchive(kafka.bootstrap_servers, topics, **options), ID)
 
 
-def test_all_partitions_are_read_to_their_end(kafka):
-    answer = _search_topics(kafka, _filled(kafka, "all", MESSAGES))
-    (story,) = answer.stories
-    assert in_one_sentence(story) == "Sent once; consumed by 1 group."
-    assert answer.searched.messages == len(MESSAGES)
-    places = {(place.partition, place.offset) for send in story.sends for one in send.evidence for place in one.places}
-    assert places == {(0, 0)}
-
-
 def test_record_is_found_despite_its_keys_header(kafka):
     bare = [type(message)(source=TOPIC, arrival_ms=T0, body=message.body, keys="other") for message in MESSAGES]
     (story,) = _search_topics(kafka, _filled(kafka, "keyless", bare)).stories

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.lanes import Bar, pack_rows, scale_spans
-from bridge.page.markup import Markup, content_policy, element
+from bridge.page.markup import content_policy
 from bridge.query.html import page, swimlane
 from bridge.query.search import Answer, Searched
 from bridge.query.terminal import print_answer
@@ -141,11 +141,6 @@ def test_bars_and_their_words_never_overlap():
     bars = [bar(0, "billing"), bar(50), bar(120), bar(300)]
     rows = pack_rows(bars, scale_spans((bar.span for bar in bars), left=0, width=400))
     assert [[bar.from_ms for bar in row] for row in rows] == [[0, 300], [50], [120]]
-
-
-def test_markup_escapes_all_but_markup():
-    made = element("p", "<", ["&", None, Markup("<br>")], title='"', class_=None, data_x=1.50, y=0.05, z=800.0)
-    assert made == '<p title="&quot;" data-x="1.5" y="0.05" z="800">&lt;&amp;<br></p>'
 
 
 def test_content_policy_allows_only_the_digests_of_the_page():

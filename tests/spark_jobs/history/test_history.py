@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from otel_mqtrace._clock import WallNs
-from otel_mqtrace._errors import UnreadableInputError, UsageError
+from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.history import history
 from spark_jobs.history.lifecycle import CLOSED, read_closed
 from spark_jobs.schemas import EVENT, CountedDrop
@@ -20,13 +20,6 @@ def test_history_without_a_run_leaves_nothing_behind(tmp_path):
         assert (past.run, past.runs) == (1, ())
         past.make_events_directory()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_history_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    below_a_file = tmp_path / "file" / "history"
-    with pytest.raises(UsageError, match=r"cannot create --history "), history.open_history(below_a_file):
-        pass
 
 
 def test_line_that_a_crash_cut_off_is_removed(tmp_path):

@@ -209,19 +209,15 @@ def test_column_that_means_something_else_is_one_sentence(tmp_path):
         planned(path)
 
 
-def test_parquet_that_is_replaced_after_the_plan_is_one_sentence_that_names_the_file(tmp_path):
-    path = tmp_path / "part-0.parquet"
-    parquet.write_table(pa.table({"body": [b"a"]}), path)
-    [task] = planned(path).tasks
-    path.write_bytes(b"no parquet any more")
-    with pytest.raises(DamagedInputError, match=rf"^{path}: not a readable Parquet file \(.+\): move it away$"):
-        list(body_batches(task))
-
-
-def test_damaged_page_is_one_sentence_that_names_the_file(tmp_path):
+@pytest.mark.parametrize(
+    "damage",
+    [lambda _: b"no parquet any more", lambda whole: whole[:20] + bytes(200) + whole[220:]],
+    ids=["file", "page"],
+)
+def test_parquet_that_is_damaged_after_the_plan_is_one_sentence_that_names_the_file(tmp_path, damage):
     path = tmp_path / "part-0.parquet"
     parquet.write_table(pa.table({"body": [bytes([n % 251]) * 99 for n in range(2_000)]}), path, compression="zstd")
-    content = path.read_bytes()
-    path.write_bytes(content[:20] + bytes(200) + content[220:])
+    [task] = planned(path).tasks
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DamagedInputError, match=rf"^{path}: not a readable Parquet file \(.+\): move it away$"):
-        bodies_in(path)
+        list(body_batches(task))

@@ -10,7 +10,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from bridge.otlp.detect import Layout, Side
 from spark_jobs.schemas import InputCounts
 from spark_jobs.sources import otlp
-from spark_jobs.sources import otlp as otlp_source
 from spark_jobs.sources.files import Inputs, SourceFile, source_files
 from spark_jobs.sources.otlp_json import read_json
 from spark_jobs.sources.splits import Line
@@ -29,7 +28,7 @@ def rows(batches):
 
 def block_rows(*texts):
     lines = [Line("p", number, text) for number, text in enumerate(texts, start=1)]
-    return rows(otlp_source.block_batches(lines, otlp_source.read_json_block, otlp_source.line_items, InputCounts()))
+    return rows(otlp.block_batches(lines, otlp.read_json_block, otlp.line_items, InputCounts()))
 
 
 @pytest.mark.parametrize("line", [b"null", b"{} null", b"{}null{}", b" null {}", b"{", b"", b"[]", b"{}\x00"])
@@ -87,9 +86,9 @@ def test_damaged_file_is_read_in_blocks_as_message_by_message(monkeypatch, tmp_p
     monkeypatch.setattr(otlp, "_MOST_BYTES", 16_000)
     path = tmp_path / "traces"
     path.write_bytes(content)
-    files = otlp_source.plan_spans([SourceFile(path, layout)], parallelism=1)
+    files = otlp.plan_spans([SourceFile(path, layout)], parallelism=1)
     counts = InputCounts()
-    read = rows(otlp_source.split_batches(files.tasks[0], counts))
+    read = rows(otlp.split_batches(files.tasks[0], counts))
     assert [(row["line"], row["bad"]["reason"] if row["bad"] else row["name"]) for row in read] == expected
     assert {row["path"] for row in read} == {str(path)}
     assert (counts.expected, counts.tails + files.truncated_tails) == (len(expected), 1)
@@ -111,7 +110,7 @@ def test_messages_of_a_topic_are_counted_one_by_one():
     values = [message(SPAN), message(SPAN, ODD), data.SerializeToString(), None, b"neither", b"", message(SPAN), b"{"]
     asked = pa.RecordBatch.from_pydict({"path": [f"t-0@{at}" for at in range(len(values))], "value": values})
     counts = InputCounts()
-    read = rows(otlp_source.message_batches([asked], counts))
+    read = rows(otlp.message_batches([asked], counts))
     assert [(row["path"][-1], row["name"], (row["bad"] or {}).get("reason")) for row in read] == [
         ("0", "s", None),
         ("1", "s", None),
