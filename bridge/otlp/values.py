@@ -6,8 +6,10 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
@@ -62,10 +64,7 @@ def attribute_text(value: object) -> str | None:
     """Return one attribute value as text; ``None`` when it is unset."""
     if value is None or isinstance(value, str):
         return value
-    for kinds, text_of in _TEXTS:
-        if isinstance(value, kinds):
-            return text_of(value)
-    return str(value)
+    return _TEXTS.get(type(value), str)(value)
 
 
 def _float_text(value: float) -> str:
@@ -82,10 +81,10 @@ def json_text(value: object) -> str:
         return "(nested too deeply)"
 
 
-_TEXTS: Final[tuple[tuple[Any, Callable[[Any], str]], ...]] = (
-    (bool, lambda value: "true" if value else "false"),
-    (float, _float_text),
-    (bytes, lambda value: base64.b64encode(value).decode()),
-    (list, lambda value: f"[{','.join(json_text(attribute_text(item)) for item in value)}]"),
-    (Mapping, lambda value: json_text(text_attributes(value))),
-)
+_TEXTS: Final[dict[type, Callable[[Any], str]]] = {
+    bool: lambda value: "true" if value else "false",
+    float: _float_text,
+    bytes: lambda value: base64.b64encode(value).decode(),
+    list: lambda value: f"[{','.join([json_text(attribute_text(item)) for item in value])}]",
+    dict: lambda value: json_text(text_attributes(value)),
+}

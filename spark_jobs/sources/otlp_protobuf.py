@@ -19,7 +19,6 @@ from bridge.otlp.values import KINDS, LONG_MAX, STATUSES, attribute_text
 from spark_jobs.columns import (
     binary_bytes,
     has_repeats,
-    json_arrays,
     null_where_empty,
     null_where_zeros,
     offsets_from,
@@ -53,9 +52,6 @@ _START, _END = _tags(_FIXED64, 7, 8)
 _LINK_FLAGS, _FLAGS = _tags(_FIXED32, 6, 16)
 (_LINK_ATTRIBUTES,) = _tags(_LENGTH, 4)
 (_STATUS_CODE,) = _tags(_VARINT, 3)
-_KEY, _VALUE, _ARRAY = _tags(_LENGTH, 1, 2, 5)
-_STRING = _ARRAY_VALUES = _KEY
-_BOOL, _INT = _tags(_VARINT, 2, 3)
 
 _HEX: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), "<u2")
 _LOW_7: Final = 0x7F
@@ -69,8 +65,8 @@ class _DeclinedError(Exception):
 def read_protobuf(payloads: Sequence[bytes]) -> SpanColumns | None:
     """Return the spans of messages that protobuf can parse; ``None`` when not all is of the ordinary kind.
 
-    The fields of all spans are walked at once, a field of each at a step. Attributes of the usual shape are slices
-    of the block; protobuf reads any other, once for all that have the same bytes.
+    The fields of all spans are walked at once, a field of each at a step. Protobuf reads an attribute once for all
+    that have the same bytes.
     """
     spans: list[bytes] = []
     parts: list[tuple[int, str | None, str | None, int]] = []
@@ -103,9 +99,6 @@ class _Slices(NamedTuple):
     rows: NDArray[np.int64]
     begin: NDArray[np.int64]
     end: NDArray[np.int64]
-
-    def chosen(self, at: Any) -> _Slices:
-        return _Slices(self.data, self.rows[at], self.begin[at], self.end[at])
 
     def column(self, kind: Any) -> Column:
         """Return the bytes as a column."""
@@ -179,7 +172,8 @@ def _in_order(parts: list[_Slices]) -> _Slices:
     if len(parts) == 1:
         return parts[0]
     rows, begin, end = (np.concatenate([part[at] for part in parts]) for at in (1, 2, 3))
-    return _Slices(parts[0].data, rows, begin, end).chosen(np.argsort(begin, kind="stable"))
+    order = np.argsort(begin, kind="stable")
+    return _Slices(parts[0].data, rows[order], begin[order], end[order])
 
 
 class _Messages:
@@ -232,12 +226,12 @@ class _Messages:
         keys, values = _pairs(found)
         rows = found.rows
         if has_repeats(rows, keys):
-            pairs = rows * len(keys) + keys.dictionary_encode().indices.to_numpy()
+            pairs = rows * len(keys.dictionary) + keys.indices.to_numpy()
             first = np.unique(pairs, return_index=True)[1]
             last = len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1]
             order = np.argsort(first)
             rows, keys, values = rows[first[order]], take_rows(keys, first[order]), take_rows(values, last[order])
-        return pa.MapArray.from_arrays(self.offsets(rows), keys, values)
+        return pa.MapArray.from_arrays(self.offsets(rows), keys.dictionary_decode(), values)
 
     def offsets(self, rows: NDArray[np.int64]) -> Column:
         """Return where the items of each message begin, ``rows`` being those of the items."""
@@ -282,80 +276,21 @@ def _named(numbers: NDArray[np.int64], names: Sequence[str]) -> Column:
 
 
 def _pairs(attributes: _Slices) -> tuple[Column, Column]:
-    """Return the keys of attributes, and their values as text; protobuf reads those that are not of the usual shape."""
-    numbered = attributes._replace(rows=np.arange(len(attributes.rows)))
-    keys, at = _leading(numbered, _KEY)
-    values = _alone(_Slices(keys.data, keys.rows, keys.end, numbered.end[at]), _VALUE)
-    texts = [_strings(values), _numbers(values, _BOOL), _numbers(values, _INT), _arrays(values)]
-    is_odd = np.ones(len(numbered.rows), bool)
-    for rows, _ in texts:
-        is_odd[rows] = False
-    usual = keys.chosen(~is_odd[keys.rows])
-    odd_rows, odd_keys, odd_texts = _odd_pairs(numbered.chosen(np.flatnonzero(is_odd)))
-    return _gathered([(usual.rows, usual.column(pa.string())), (odd_rows, odd_keys)]), _gathered(
-        [*texts, (odd_rows, odd_texts)]
-    )
-
-
-def _leading(messages: _Slices, tag: int) -> tuple[_Slices, NDArray[np.int64]]:
-    at = np.flatnonzero((messages.begin < messages.end) & (messages.data[messages.begin] == tag))
-    sizes, begin = _varints(messages.data, messages.begin[at] + 1)
-    return _Slices(messages.data, messages.rows[at], begin, begin + sizes), at
-
-
-def _alone(messages: _Slices, tag: int) -> _Slices:
-    found, at = _leading(messages, tag)
-    return found.chosen(found.end == messages.end[at])
-
-
-_Texts = tuple["NDArray[np.int64]", "Column"]
-"""Some texts, and the row of each."""
-
-
-def _strings(values: _Slices) -> _Texts:
-    found = _alone(values, _STRING)
-    return found.rows, found.column(pa.string())
-
-
-def _numbers(values: _Slices, tag: int) -> _Texts:
-    at = np.flatnonzero((values.begin < values.end) & (values.data[values.begin] == tag))
-    numbers, end = _varints(values.data, values.begin[at] + 1)
-    is_alone = end == values.end[at]
-    column = pa.array(numbers[is_alone])
-    return values.rows[at[is_alone]], column.cast(pa.bool_() if tag == _BOOL else pa.int64()).cast(pa.string())
-
-
-def _arrays(values: _Slices) -> _Texts:
-    arrays = _alone(values, _ARRAY)
-    fields, nothing = _fields(arrays), arrays.chosen(slice(0))
-    items = _alone(fields.get(_ARRAY_VALUES, nothing), _STRING)
-    counts = np.bincount(items.rows, minlength=len(arrays.rows))
-    others = sum(np.bincount(each.rows, minlength=len(arrays.rows)) for each in fields.values()) - counts
-    kept = np.flatnonzero(others == 0)
-    texts = items.chosen(others[items.rows] == 0).column(pa.string())
-    return arrays.rows[kept], json_arrays(offsets_from(counts[kept]), texts)
-
-
-def _odd_pairs(attributes: _Slices) -> tuple[NDArray[np.int64], Column, Column]:
+    """Return the keys of attributes, dictionary-encoded, and their values as text; each distinct one is parsed once."""
     coded = attributes.column(pa.binary()).dictionary_encode()
-    pairs = [common_pb2.KeyValue.FromString(one) for one in coded.dictionary.to_pylist()]
-    keys = pa.array([pair.key for pair in pairs], pa.string())
-    texts = pa.array([attribute_text(proto_value(pair.value)) for pair in pairs], pa.string())
-    return attributes.rows, keys.take(coded.indices), texts.take(coded.indices)
+    packed = _ITEMS(items=coded.dictionary.to_pylist()).SerializeToString()
+    keys: list[str] = []
+    texts: list[str | None] = []
+    for pair in common_pb2.KeyValueList.FromString(packed).values:
+        value = pair.value
+        keys.append(pair.key)
+        texts.append(value.string_value or attribute_text(proto_value(value)))
+    of_each = coded.indices
+    return pa.array(keys, pa.string()).dictionary_encode().take(of_each), pa.array(texts, pa.string()).take(of_each)
 
 
-def _gathered(parts: Sequence[_Texts]) -> Column:
-    held = [(rows, column) for rows, column in parts if len(rows)]
-    if len(held) <= 1:
-        return held[0][1] if held else pa.array([], pa.string())
-    rows = np.concatenate([rows for rows, _ in held])
-    place = np.empty_like(rows)
-    place[rows] = np.arange(len(rows))
-    return take_rows(pa.concat_arrays([column for _, column in held]), place)
-
-
-def _message_class() -> Any:
-    """Return TracesData as far as it is needed to find spans, which are plain bytes in it."""
+def _message_classes() -> tuple[Any, Any]:
+    """Return TracesData as far as it is needed to find spans, which are plain bytes in it, and a list of bytes."""
     package = "otel_mqtrace.packed"
     file = FileDescriptorProto(name="otel_mqtrace/packed.proto", package=package, syntax="proto3")
     file.dependency.extend(module.DESCRIPTOR.name for module in (common_pb2, resource_pb2))
@@ -369,15 +304,17 @@ def _message_class() -> Any:
             ("old_scope_spans", OLD_SCOPE_SPANS, scope_spans),
         ],
         "TracesData": [("resource_spans", 1, resource_spans)],
+        "Items": [("items", 1, None)],
     }
     for name, fields in messages.items():
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
-            label = FieldDescriptorProto.LABEL_REPEATED if field.endswith("spans") else None
+            label = FieldDescriptorProto.LABEL_REPEATED if field.endswith("s") else None
             kind_of = {"type_name": f".{kind}"} if kind else {"type": FieldDescriptorProto.TYPE_BYTES}
             message.field.add(name=field, number=number, label=label or FieldDescriptorProto.LABEL_OPTIONAL, **kind_of)
     Default().Add(file)
-    return GetMessageClass(Default().FindMessageTypeByName(f"{package}.TracesData"))
+    traces_data, items = (Default().FindMessageTypeByName(f"{package}.{name}") for name in ("TracesData", "Items"))
+    return GetMessageClass(traces_data), GetMessageClass(items)
 
 
-_TRACES_DATA: Final = _message_class()
+_TRACES_DATA, _ITEMS = _message_classes()
