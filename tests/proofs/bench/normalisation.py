@@ -73,7 +73,7 @@ def _ours(engine: Any, source: Path, root: Path, count: int, cores: int) -> floa
         began = time.perf_counter()
         side = read_side(engine, Side.OTLP, find_inputs(Side.OTLP, (str(source),), {}), work)
         seconds = time.perf_counter() - began
-        events = sum(row.rows for row in side.survey.rows)
+        events = sum(row.rows for row in side.survey.rows.values())
         assert side.records_read == count == events, f"{side.records_read} of {count} spans read"
     return count / seconds / cores
 
