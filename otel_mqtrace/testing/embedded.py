@@ -100,6 +100,7 @@ RETENTION_BYTES: Final = 5 * 1024 * 1024
 _RD_KAFKA_PRODUCER: Final = 0
 _ERROR_TEXT_BYTES: Final = 512
 _TIMEOUT_S: Final = 10.0
+_MOST_PARTITIONS: Final = 10_000
 _REBALANCE_DELAY_MS: Final = 100
 """How long a new group waits for more members (Kafka: 3 s)."""
 
@@ -190,6 +191,10 @@ class EmbeddedKafka:
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic with exactly ``partitions`` partitions; a topic that exists is a ``PeerError``."""
+        if not (name and 0 < partitions <= _MOST_PARTITIONS):  # librdkafka ends the process for some
+            raise UsageError(
+                f"a topic needs a name and from 1 to {_MOST_PARTITIONS} partitions, not {name!r} and {partitions}"
+            )
         self._call("topic_create", name.encode(), partitions, self._brokers)
 
     def push_request_errors(self, api_key: int, *codes: int) -> None:

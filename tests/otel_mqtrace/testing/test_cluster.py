@@ -114,6 +114,12 @@ def test_zero_brokers_are_refused() -> None:
         EmbeddedKafka(brokers=0)
 
 
+@pytest.mark.parametrize(("name", "partitions"), [("", 1), ("orders", 0), ("orders", -1), ("orders", 10**9)])
+def test_topic_that_would_end_the_process_is_refused(kafka: EmbeddedKafka, name: str, partitions: int) -> None:
+    with pytest.raises(UsageError, match="from 1 to 10000 partitions"):
+        kafka.create_topic(name, partitions)
+
+
 def test_missing_client_is_reported_with_the_extra() -> None:
     code = "import sys; sys.modules['confluent_kafka'] = None; import otel_mqtrace.testing.embedded"
     done = run_python(code)
