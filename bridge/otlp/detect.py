@@ -139,9 +139,13 @@ def refuse_unlanded(head: bytes, name: object) -> None:
         )
 
 
+_NO_SPANS: Final = re.compile(rb"[ \t\r\n]*(?:\[[ \t\r\n]*\]|\{[ \t\r\n]*\})?[ \t\r\n]*")
+"""Blanks, a bare array of no ResourceSpans, or the JSON of a request that has none."""
+
+
 def detect_head(head: bytes, size: int) -> Layout | None:
     """Return what a file of ``size`` bytes that starts with ``head`` holds, or ``None`` when it is nothing known."""
-    if not head.strip(b" \t\r\n"):
+    if _NO_SPANS.fullmatch(head):
         return Layout.EMPTY
     if head.startswith(PARQUET_MAGIC):
         return Layout.LANDING_PARQUET

@@ -148,7 +148,7 @@ def _expand(src: str) -> tuple[list[AnyPath], bool]:
             f"cannot read {src} directly: give files of it; native trace messages are landed by "
             f"mqtrace forward --once --source {src} --landing DIR"
         )
-    return expand_files(parse_address(src, readable=(Kind.FILES,)).path)
+    return expand_files(parse_address(src, readable=(Kind.FILES, Kind.KAFKA)).path)  # a topic never comes here
 
 
 def last_line(file: SourceFile) -> bytes:

@@ -64,6 +64,7 @@ WRONG = {
         ([*SIDES, "--out", "o", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
         ([*SIDES, "--out", "o", "--complete", "--stream", "--every", "5m"], "leave out one of them"),
         ([*SIDES[:2], "--otlp", NO_JAEGER, "--out", "o"], "no Jaeger answers at 127.0.0.1:1"),
+        (["--native", NO_JAEGER, *SIDES[2:], "--out", "o"], "or kafka://HOST:PORT[,HOST:PORT]/TOPIC"),
         ([*SIDES[:2], "--otlp", NO_JAEGER, "--out", "o", "--stream"], "--stream does not take jaeger://"),
     ],
     "graph": [

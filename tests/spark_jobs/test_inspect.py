@@ -177,7 +177,11 @@ def test_writers_are_those_of_a_reconciliation(capsys):
     assert alone == {"profile": None, "native_writer": "rocketmq-4.9.8", "evidence": writers["evidence"][1:]}
 
 
-@pytest.mark.parametrize("content", [None, b"", b'{"resourceSpans":['], ids=["no file", "empty file", "cut-off line"])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b'{"resourceSpans":[', b" [ ]\n", b"{}"],
+    ids=["no file", "empty file", "cut-off line", "bare array of none", "request of none"],
+)
 def test_empty_input_is_named_and_not_bad(content, tmp_path, capsys):
     if content is not None:
         (tmp_path / "spans.jsonl").write_bytes(content)
