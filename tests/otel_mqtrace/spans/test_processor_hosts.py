@@ -9,6 +9,7 @@ import sys
 import textwrap
 import urllib.request
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -55,25 +56,13 @@ def run(run_code):
     return run
 
 
-class _Restarting:
-    is_restarted = False
-
-    def after_fork(self):
-        self.is_restarted = True
-
-
-class _Interrupted(_Restarting):
-    def after_fork(self):
-        signal.raise_signal(signal.SIGINT)
-
-
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_child_that_is_interrupted_as_it_starts_over_does_so_with_all_the_rest():
-    items = _Restarting(), _Interrupted(), _Restarting()
+    items = Mock(), Mock(**{"after_fork.side_effect": partial(signal.raise_signal, signal.SIGINT)}), Mock()
     for item in items:
         restart_in_child(item)
-    assert run_in_child(lambda: sum(item.is_restarted for item in items)) == 2
+    assert run_in_child(lambda: sum(item.after_fork.called for item in items)) == 3
 
 
 FORKING = """

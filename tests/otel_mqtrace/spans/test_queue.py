@@ -336,17 +336,7 @@ def test_lane_offers_only_wanted_spans():
     assert account_balances(lane.stats())
 
 
-class _Together(Stuck):
-    def __init__(self):
-        super().__init__()
-        self.has_four = threading.Event()
-
-    def export(self, spans):
-        result = super().export(spans)
-        if len(self.names) == 4:
-            self.has_four.set()
-        return result
-
+class _Joining(Stuck):
     def export_batches(self, batches):
         return self.export([each for batch in batches for each in batch])
 
@@ -354,15 +344,16 @@ class _Together(Stuck):
 def test_half_a_queue_smaller_than_what_an_exporter_takes_at_once_leaves_without_a_wait(monkeypatch):
     """The worker sleeps while it gathers: a queue that fills up meanwhile refuses spans."""
     monkeypatch.setattr("otel_mqtrace.spans.lane._GATHER_S", 100 * GENEROUS_S)
-    exporter = _Together()
+    exporter = _Joining()
     lane = lane_of(exporter, background=True, max_queue_size=4, max_export_batch_size=2)
     lane.offer(span("a"))
     lane.offer(span("b"))
     assert exporter.entered.wait(GENEROUS_S)
+    exporter.entered.clear()
     lane.offer(span("c"))
     lane.offer(span("d"))
     exporter.let_go.set()
-    assert exporter.has_four.wait(GENEROUS_S)
+    assert exporter.entered.wait(GENEROUS_S)
     lane.close(FOREVER)
 
 

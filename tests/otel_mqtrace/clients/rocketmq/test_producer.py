@@ -116,23 +116,16 @@ def test_asynchronous_send_ends_before_the_callback_of_its_future(proxy, produce
     assert sent.parent.span_id == order.get_span_context().span_id
 
 
-class Ended(SpanProcessor):
-    def __init__(self):
-        self.spans = threading.Semaphore(0)
-
-    def on_end(self, span):
-        self.spans.release()
-
-
 def test_cancelled_future_stays_cancelled_and_the_send_is_recorded(instrument, started, spans, message):
-    ended = Ended()
-    instrument().add_span_processor(ended)
+    ended, processor = threading.Semaphore(0), SpanProcessor()
+    processor.on_end = lambda _: ended.release()
+    instrument().add_span_processor(processor)
     producer = started(rocketmq.Producer)
     future = producer.send_async(message())
     cancelled = future.cancel()
     producer.send(message())
     for _ in range(2):  # a request that the shutdown cancels is sent again on the client's loop, which waits for itself
-        assert ended.spans.acquire(timeout=10)
+        assert ended.acquire(timeout=10)
     assert future.cancelled() is cancelled
     producer.shutdown()
     assert [span.attributes["mqtrace.success"] for span in spans.take_all()] == [True, True]
