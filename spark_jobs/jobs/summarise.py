@@ -219,10 +219,7 @@ def summarise(
     return Result(
         verdict=verdict.value,
         exit_code=int(code),
-        window=Span(
-            begin_ms=known.first_ms if policy.begin_ms is None else policy.begin_ms,
-            end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms,
-        ),
+        window=judged_window(known, policy),
         horizon_ms=known.horizon_ms,
         grace_ms=policy.grace_ms,
         writers=Writers(profile=profile, native_writer=native_writer, evidence=policy.writer_evidence),
@@ -249,6 +246,15 @@ def summarise(
         doubt=doubt,
         **counted,
     )
+
+
+def judged_window(known: Facts, policy: Policy) -> Span:
+    """Return the window of a run; a bound that was not given is where the data begins or ends, if that is inside."""
+    begin_ms = known.first_ms if policy.begin_ms is None else policy.begin_ms
+    end_ms = known.data_end_ms if policy.end_ms is None else policy.end_ms
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:  # all data is outside of what was given
+        begin_ms = end_ms = end_ms if policy.begin_ms is None else begin_ms
+    return Span(begin_ms=begin_ms, end_ms=end_ms)
 
 
 def _fields(run: JudgedRun, counts: Tally) -> tuple[Field, ...]:

@@ -31,6 +31,9 @@ from spark_jobs.history.history import RUNS
 from spark_jobs.jobs import batch, graph
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
+from spark_jobs.jobs.summarise import judged_window
+from spark_jobs.judging.facts import Facts
+from spark_jobs.policy.policy import read_policy
 from spark_jobs.report.result import VERDICTS
 from spark_jobs.schemas import VERDICT
 from tests.support.archives import pub
@@ -256,3 +259,19 @@ def test_loss_with_its_ledger_is_attributed_and_the_run_passes(tmp_path):
     assert (result.loss["otlp"].attributed, result.loss["otlp"].unexplained) == (SENDS - ROOM, 0)
     assert {gate.name: gate.outcome for gate in result.gates}["attributed_loss_otlp"] == "warn"
     assert (result.ledger.attributed["otlp"], result.ledger.surplus["otlp"]) == (SENDS - ROOM, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (20, 30)),
+        ({"begin_ms": 25}, (25, 30)),
+        ({"end_ms": 25}, (20, 25)),
+        ({"begin_ms": 40}, (40, 40)),
+        ({"end_ms": 10}, (10, 10)),
+        ({"begin_ms": 5, "end_ms": 10}, (5, 10)),
+    ],
+)
+def test_window_never_ends_before_it_begins(given, expected):
+    window = judged_window(Facts(first_ms=20, data_end_ms=30), replace(read_policy(None), **given))
+    assert (window.begin_ms, window.end_ms) == expected
