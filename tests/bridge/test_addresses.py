@@ -20,7 +20,6 @@ from otel_mqtrace._errors import UsageError
         ("rocketmq://a:9876;b:9876/T", Kind.ROCKETMQ, {"servers": "a:9876;b:9876", "topic": "T"}),
         ("jaeger://a:16686?service=shop", Kind.JAEGER, {"path": "a:16686?service=shop"}),
         ("s3a://bucket/landing", Kind.FILES, {"path": "s3a://bucket/landing"}),
-        ("hdfs://name/landing", Kind.FILES, {"path": "hdfs://name/landing"}),
     ],
 )
 def test_source_is_parsed(text, kind, facts):

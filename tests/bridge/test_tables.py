@@ -32,14 +32,6 @@ def test_table_is_whole_at_120_columns(mqtrace):
     assert shown[at + 1].startswith("Java 4.4.0 to 4.7.1 +4")
 
 
-def test_narrow_table_keeps_every_column(mqtrace):
-    mqtrace.width(60)
-    _, out, _ = mqtrace("decode", "--format", "table", stdin=PUB)
-    shown = lines_of(out)
-    assert any(line.endswith(" T") for line in map(str.rstrip, shown))
-    assert max(map(len, shown)) <= 60
-
-
 def test_long_table_has_pages(mqtrace):
     code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB * PAGE_RECORDS + BAD + SUB_BEFORE)
     shown = lines_of(out)
@@ -47,11 +39,6 @@ def test_long_table_has_pages(mqtrace):
     assert sum(line.startswith("body.record") for line in shown) == 2
     assert sum(line.startswith("0.") for line in shown) == PAGE_RECORDS + 1
     assert shown[-1].startswith("bad: body 0 record 200")
-
-
-def test_table_of_bad_records_has_no_head(mqtrace):
-    _, out, _ = mqtrace("decode", "--format", "table", stdin=BAD)
-    assert lines_of(out) == ["bad: body 0 record 0: record: 2 fields, needs 8: 'SubBefore\\x01x'"]
 
 
 def test_table_prints_any_number_as_time(mqtrace):

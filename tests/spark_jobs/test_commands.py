@@ -198,7 +198,6 @@ def test_reports_of_an_earlier_run_are_replaced_and_files_of_others_are_refused(
         ("--native a --native b --otlp c d --out o", "--native a --native b --otlp c --otlp d --out o"),
         ("--out o --strict --native a b", "--out o --strict --native a --native b"),
         ("--native=a b --otlp c", "--native=a --native b --otlp c"),
-        ("--native a b --json", "--native a --native b --json"),
         ("--native - b --otlp c", "--native - --native b --otlp c"),
         ("--ledger a b --otlp c", "--ledger a --ledger b --otlp c"),
         ("--help", "--help"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bridge.forwarder.pairing import Pairing, Place
 from otel_mqtrace.model import TraceType
 from tests.support.forwarded_spans import context_of, record_of
-from tests.support.trace_stories import START_MS, after, batched, before, end_transaction, events_of, lives, pub
+from tests.support.trace_stories import START_MS, after, batched, before, events_of, lives
 
 
 def _record(trace_ctx, *, arrival_ms=START_MS, offset=0):
@@ -45,12 +45,6 @@ def test_memory_of_pairing_is_bounded():
     tracemalloc.stop()
     assert (paired, pairing.counts.pending, pairing.counts.halves) == (1_000, 0, 0)
     assert sizes[-1] - sizes[200] < 50 * 800  # bytes: less than one key for each of the pairs in between
-
-
-@pytest.mark.parametrize("trace_ctx", [pub(), end_transaction(), pub(msg_id="null", success=False)])
-def test_whole_record_is_an_event_at_once(trace_ctx):
-    (event,) = Pairing().add([_record(trace_ctx)])
-    assert event.is_root
 
 
 def _expected(records):

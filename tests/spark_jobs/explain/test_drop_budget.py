@@ -15,7 +15,6 @@ from spark_jobs.explain.drop_budget import (
     Allocation,
     Loss,
     LossGroup,
-    add_carried_over,
     allocate,
     carry_over,
     choose_rows,
@@ -24,7 +23,7 @@ from spark_jobs.explain.drop_budget import (
 )
 from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.judging.columns import flatten_sides
-from spark_jobs.schemas import CountedDrop, LedgerRead
+from spark_jobs.schemas import CountedDrop
 
 
 def loss(cell: int | None, count: int = 1, *, service: str | None = "shop", known: bool = False, **fields) -> Loss:
@@ -156,15 +155,6 @@ def test_loss_that_is_counted_again_is_carried_over_once(now, earlier, left):
     counts = carry_over(now, earlier)
     assert [one.count for one in counts[: len(now)]] == left
     assert sum(one.count for one in counts[len(now) :]) == sum(one.count for one in earlier)
-
-
-def test_carried_over_losses_are_spendable_without_a_ledger():
-    assert add_carried_over(None, ()) is None
-    assert add_carried_over(None, (count(5),)) == LedgerRead(drops=(count(5),))
-    ledger = LedgerRead(files=("ledger.json",), drops=(count(5),))
-    assert add_carried_over(ledger, ()) is ledger
-    total = add_carried_over(ledger, (count(3),))
-    assert (total.files, [one.count for one in total.drops]) == (("ledger.json",), [2, 3])
 
 
 # -- Loss groups: their names, their key, and the rows chosen of one

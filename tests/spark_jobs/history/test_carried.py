@@ -7,7 +7,7 @@ from pyarrow import parquet
 from spark_jobs.history.carried import CarriedPositions, carry_over_events, drop_read_again
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.schemas import EVENT, NORMALISED
-from tests.support.events import consumed, publish
+from tests.support.events import publish
 from tests.support.reading import PlainEngine
 
 PLACE = {"side": "native", "path": "a", "record_index": 0, "raw_hash": 0, "line": 3}
@@ -65,12 +65,3 @@ def test_carried_events_that_are_read_again_are_dropped(tmp_path):
     assert {row["first_seen_run"] for row in left} == {1}
     assert (carried.counts, carried.read_again) == ({"native": 4, "otlp": 1}, {"native": 1, "otlp": 1})
     assert carried.again == tuple(paths)
-
-
-def test_spans_identified_by_their_position_are_counted(tmp_path):
-    at_a_place = consumed("orders-0@7", offset_msg_id="orders-0@7")
-    spans = [at_a_place, publish("otlp", "A"), consumed("B", offset_msg_id=None)]
-    path = str(tmp_path / "open.parquet")
-    write_rows(events(*spans, publish("native", "orders-0@8")), path)
-    carried = carry_over_events(PlainEngine(), [path], [], str(tmp_path / "w"))
-    assert (carried.by_position, carried.again) == (1, ())  # and no file to search: nothing is read again

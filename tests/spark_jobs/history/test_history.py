@@ -63,14 +63,6 @@ def kept(tmp_path):
     return tmp_path / "history"
 
 
-def test_next_run_finds_what_was_left(kept):
-    with history.open_history(kept) as past:
-        (path,) = past.carried_files()
-        assert [(row["msg_id"], row["keys"]) for row in history.read_rows(path, EVENT).to_pylist()] == [("A", ["k"])]
-        assert len(read_closed(past.closed_files())) == 1
-        assert [drop.count for drop in past.used_drops()] == [5]
-
-
 def test_state_of_a_run_is_removed_by_the_next_commit(kept):
     with history.open_history(kept) as past:
         past.keep_closed(history.read_rows(past.closed_files()[0], CLOSED))

@@ -47,7 +47,6 @@ def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row(part, kept
     [
         ({**RESIDUE, "lifecycle": "new", "first_seen_run": 2}, "UNEXPLAINED"),
         ({"status": "PENDING", "lifecycle": "still_open", "first_seen_run": 2}, "PENDING"),
-        ({**RESIDUE, "lifecycle": "regressed", "first_seen_run": 2}, "UNEXPLAINED"),
         ({**RESIDUE, "lifecycle": "expired", "first_seen_run": 2}, None),
         ({"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 2}, None),
         ({**RESIDUE, "reason": "NOT_SAMPLED", "lifecycle": "explained", "first_seen_run": 2}, None),

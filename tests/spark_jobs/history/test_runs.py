@@ -239,6 +239,7 @@ def test_five_counted_losses_cover_five_keys_and_no_others_in_the_next_runs(cove
     assert reasons(covered[0]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 3}
     assert reasons(covered[1]) == reasons(covered[2]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 2}
     assert [one.result.ledger.attributed["otlp"] for one in covered] == [5, 5, 5]
+    assert [one.result.ledger.files for one in covered] == [("ledger.json",), ("ledger.json",), ()]
     assert [one.result.exit_code for one in covered] == [1, 1, 1]
 
 

@@ -73,14 +73,6 @@ def test_batches_are_found_where_their_directory_was_moved_to(tmp_path):
     assert rows_of(Ingested(tmp_path / "after").total().sides["native"].files) == ["A", "B"]
 
 
-def test_offsets_of_several_batches_are_one_range_a_partition(tmp_path):
-    ingested = Ingested(tmp_path)
-    take(ingested, "A", side(offsets=(span_range(0, 5), span_range(2, 3, partition=1))))
-    take(ingested, "B", side(offsets=(span_range(5, 9),)))
-    read = ingested.total_read()
-    assert (read["native"].offsets, read["otlp"].offsets) == ((span_range(0, 9), span_range(2, 3, partition=1)), ())
-
-
 def test_joined_batches_hold_the_same_rows_in_few_files(tmp_path):
     ingested = Ingested(tmp_path)
     counts = {"records_read": 2, "exploded": 1, "truncated_tails": 3, "offsets_without_message": 4, "by_place": 5}

@@ -83,21 +83,20 @@ def state(out):
     return {path.name: left_in(path) if path.is_dir() else path.read_text() for path in out.iterdir()}
 
 
-def test_outcome_replaces_verdicts_and_reports(outcome):
+@pytest.mark.parametrize(
+    ("texts", "has_verdicts", "after"),
+    [
+        (NEW, True, _OLD | {"verdicts": ["new.parquet"], "report.html": "new", "result.json": "new \\udcff"}),
+        ({}, True, {"verdicts": ["new.parquet"], "report.html": "old", "foreign.txt": "old"}),
+        ({"graph.html": "g"}, False, {**_OLD, "graph.html": "g"}),
+    ],
+    ids=["a run", "verdicts without a report: no result of an earlier run", "a command that judges nothing"],
+)
+def test_outcome_replaces_verdicts_and_reports(outcome, texts, has_verdicts, after):
     work, out = outcome
-    replace_outcome(NEW, work, out, has_verdicts=True)
-    assert state(out) == _OLD | {"verdicts": ["new.parquet"], "report.html": "new", "result.json": "new \\udcff"}
-    assert {stat.S_IMODE((out / name).stat().st_mode) for name in NEW} == {0o644}
-
-
-def test_verdicts_without_a_report_leave_no_result_of_an_earlier_run(outcome):
-    replace_outcome({}, *outcome, has_verdicts=True)
-    assert state(outcome[1]) == {"verdicts": ["new.parquet"], "report.html": "old", "foreign.txt": "old"}
-
-
-def test_texts_of_a_command_that_judges_nothing_leave_the_outcome_of_a_run(outcome):
-    replace_outcome({"graph.html": "g"}, *outcome, has_verdicts=False)
-    assert state(outcome[1]) == {**_OLD, "graph.html": "g"}
+    replace_outcome(texts, work, out, has_verdicts=has_verdicts)
+    assert state(out) == after
+    assert {stat.S_IMODE((out / name).stat().st_mode) for name in texts} <= {0o644}
 
 
 def test_run_without_an_event_leaves_no_verdicts_of_an_earlier_one_in_a_store(tmp_path, monkeypatch):

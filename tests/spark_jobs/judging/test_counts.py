@@ -107,13 +107,6 @@ def test_distribution_of_a_latency_is_a_rising_curve(durations):
     assert (group.process.curve, group.queue.curve, group.queue.max) == ((), (), 5_000 - 1)
 
 
-def test_topics_count_sends(durations):
-    topics = {topic.topic: topic for topic in durations.topics()}
-    assert sum(topic.sends for topic in topics.values()) == SENDS + 1
-    assert topics["orders"].publish.max == SENDS - 1
-    assert topics["orders"].unmatched == 0
-
-
 def test_only_keys_in_scope_are_counted():
     sends = [("A", 0, True), ("LOST", 5, False), ("B", 10, False), ("OUT", -5_000, False)]
     events = [

@@ -45,12 +45,6 @@ def test_horizon_is_the_earlier_end_of_the_two_sides_less_the_grace():
     assert facts.first == {"native": 100, "otlp": 50}
 
 
-def test_horizon_of_complete_data_is_the_later_end():
-    native, otlp = counted("native"), counted("otlp", last_ms=700, first_ms=50)
-    assert read_facts(Survey(dict([native, otlp])), 0, is_complete=True).horizon_ms == 900
-    assert read_facts(Survey(dict([native])), 0, is_complete=True).horizon_ms is None
-
-
 def test_empty_side_leaves_no_horizon():
     facts = facts_of(counted("native"), counted("otlp", scope="TRACE_TRAFFIC"), otlp=3)
     assert facts.horizon_ms is None
@@ -94,13 +88,6 @@ def test_time_before_1970_or_after_9999_is_no_end():
     )
     (row,) = facts.rows.values()
     assert (row.first_ms, row.last_ms) == (3, 7)
-
-
-def test_malformed_rows_are_counted_and_are_no_events():
-    facts = surveyed(event(start_ms=5), bad("native"), bad("otlp"), bad("otlp"))
-    assert facts.malformed == {"native": 1, "otlp": 2}
-    assert [(side, row.rows) for (side, _, _), row in facts.rows.items()] == [("native", 1)]
-    assert surveyed(bad("otlp")) == Survey({}, {"otlp": 1})
 
 
 def test_span_of_a_trace_topic_is_trace_traffic():

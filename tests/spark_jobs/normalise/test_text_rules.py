@@ -3,6 +3,7 @@
 import json
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,11 +47,7 @@ def test_arrays_of_one_key_each_are_read_as_any_other(some):
     assert read_bodies([*some, '["x","y"]'], key_sets_of_json) == [*expected, (["x", "y"],)]
 
 
-def test_array_of_texts_in_single_quotes_is_none():
-    """Spark would read it: JSON has no such texts."""
-    assert json_texts("['a']") is None
-
-
-def test_number_in_an_array_is_its_own_json():
-    """As Python writes it; Spark would write Java's 1.23456789E7."""
-    assert json_texts("[12345678.9, 5]") == ["12345678.9", "5"]
+@pytest.mark.parametrize(("text", "read"), [("['a']", None), ("[12345678.9, 5]", ["12345678.9", "5"])])
+def test_array_is_read_as_json_and_its_numbers_as_python_writes_them(text, read):
+    """Spark would read single quotes, and write Java's 1.23456789E7."""
+    assert json_texts(text) == read

@@ -159,7 +159,6 @@ def shortened(path, sources):
     ("arguments", "path", "shown"),
     [
         *(([name], "{}/landing/date=1/p.parquet", "landing/date=1/p.parquet") for name in ("landing", "./landing/")),
-        (["landing/part.jsonl"], "{}/landing/part.jsonl", "landing/part.jsonl"),
         (["otlp/*/t-[0-9].jsonl"], "{}/otlp/a/t-1.jsonl", "otlp/a/t-1.jsonl"),
         (["."], "{}/otlp/t.jsonl", "otlp/t.jsonl"),
         (["../run/otlp"], "{}/otlp/t.jsonl", "../run/otlp/t.jsonl"),
