@@ -298,15 +298,6 @@ def test_report_that_a_signal_handler_interrupts_is_counted(producer, interrupte
     assert guard.failures() == {"Delivery.settle (a signal handler raised)": 1}
 
 
-def test_callback_runs_in_the_context_of_the_call(producer, tracer, spans, topic):
-    seen = []
-    with tracer.start_as_current_span("checkout") as checkout:
-        producer.produce(topic, b"x", callback=lambda *_: seen.append(trace.get_current_span()))
-    producer.flush(10)
-    assert seen == [checkout]
-    spans.take_all()
-
-
 @pytest.mark.parametrize(
     ("method", "args", "kwargs"),
     [

@@ -169,49 +169,42 @@ LIMITED = {
 }
 
 
-def records_without_limits(directory, act):
-    """Return how many records there are of what ``act`` does."""
-    processor = MqTraceSpanProcessor(NativeFileSpanExporter(directory=directory), background=False)
-    limits = SpanLimits(max_span_attributes=SpanLimits.UNSET)
-    provider = TracerProvider(span_limits=limits, shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    act(Tracing.create(tracer_provider=provider, settings=Settings()))
-    processor.force_flush()
-    return len(records_of(landed_bodies(directory)))
-
-
-@pytest.mark.parametrize(("limits", "act", "records", "stats", "variable"), LIMITED.values(), ids=LIMITED)
-def test_cut_record_is_counted_and_logged_once_with_its_limit(tmp_path, caplog, limits, act, records, stats, variable):
-    processor = MqTraceSpanProcessor(NativeFileSpanExporter(directory=tmp_path), background=False)
+def _recorded(directory, act, limits, **options):
+    """Return the processor of what ``act`` does under limits of a span, and the records that are written of it."""
+    processor = MqTraceSpanProcessor(NativeFileSpanExporter(directory=directory, **options), background=False)
     provider = TracerProvider(span_limits=SpanLimits(**limits), shutdown_on_exit=False)
     provider.add_span_processor(processor)
     act(Tracing.create(tracer_provider=provider, settings=Settings()))
     processor.force_flush()
-    account, written = processor.stats()["NativeFileSpanExporter"], records_of(landed_bodies(tmp_path))
+    return processor, records_of(landed_bodies(directory))
+
+
+@pytest.mark.parametrize(("limits", "act", "records", "stats", "variable"), LIMITED.values(), ids=LIMITED)
+def test_cut_record_is_counted_and_logged_once_with_its_limit(tmp_path, caplog, limits, act, records, stats, variable):
+    processor, written = _recorded(tmp_path, act, limits)
+    account = processor.stats()["NativeFileSpanExporter"]
     assert " ".join(f"{one.trace_type.value} {_IDS.index(one.beans[0].msg_id)}" for one in written) == records
     assert {one.beans[0].topic for one in written if one.trace_type is TraceType.PUB} <= {_TOPIC, _TOPIC[:32]}
     truncated = account["dropped"].get("truncated", 0)
     assert (account["offered"], account["exported"], truncated, account["failed"]) == stats
     lost = sum(row["count"] for row in processor.ledger()["rows"])
-    assert lost + len(written) == records_without_limits(tmp_path / "whole", act)  # a record in part is no loss
+    _, whole = _recorded(tmp_path / "whole", act, {"max_span_attributes": SpanLimits.UNSET})
+    assert lost + len(written) == len(whole)  # a record in part is no loss
     lines = [each.getMessage() for each in caplog.records if "incomplete" in each.getMessage()]
     assert [f"OTEL_{variable}_LIMIT" in line for line in lines] == [True] * bool(variable)
 
 
 def test_ledger_counts_of_a_call_the_messages_that_are_too_large(tmp_path):
-    exporter = NativeFileSpanExporter(directory=tmp_path, max_message_bytes=400)
-    processor = MqTraceSpanProcessor(exporter, background=False)
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    consume = ConsumeHook(tracing=Tracing.create(tracer_provider=provider), group_name="billing")
-    sizes = (1, 500, 1)
-    messages = [incoming(("KEYS", b"k" * size), topic=_TOPIC, offset=at) for at, size in enumerate(sizes)]
-    for call in consume.before(messages, batch=True):
-        consume.after(call)
-    processor.force_flush()
+    messages = [incoming(("KEYS", b"k" * size), topic=_TOPIC, offset=at) for at, size in enumerate((1, 500, 1))]
+
+    def consume(tracing):
+        hook = ConsumeHook(tracing=tracing, group_name="billing")
+        hook.after(*hook.before(messages, batch=True))
+
+    processor, written = _recorded(tmp_path, consume, {}, max_message_bytes=400)
     assert processor.stats()["NativeFileSpanExporter"]["dropped"]["too_large"] == 2
     assert [(row["cause"], row["count"]) for row in processor.ledger()["rows"]] == [("too_large", 1)] * 2
-    assert len(records_of(landed_bodies(tmp_path))) == 4
+    assert len(written) == 4
 
 
 def test_cut_span_of_another_library_is_not_a_lost_record(tmp_path):
