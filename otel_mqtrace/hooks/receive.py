@@ -14,7 +14,7 @@ from otel_mqtrace.hooks.attributes import (
     add_known_fields,
     add_rocketmq_fields,
 )
-from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends, record_failure
 from otel_mqtrace.hooks.propagation import index_headers, propagator_in_force
 from otel_mqtrace.hooks.scope import ambient_context
@@ -94,11 +94,14 @@ class ReceiveHook(RecordingHook):
             drain_deferred_ends()
         self._record_poll(messages, start_ns, batch=batch)
 
-    @guarded("ConsumeHook.poll")
     def empty(self, *, start_ns: int | None, batch: bool = False) -> None:
         """Record an empty poll, with ``receive_spans`` and ``empty_poll_spans``."""
-        if start_ns is not None and self._records_empty_polls:
+        if start_ns is None or not self._records_empty_polls:
+            return
+        try:
             self._record_poll((), start_ns, batch=batch)
+        except BaseException:  # noqa: BLE001 - as guarded() does; this is every empty poll's
+            note_failure("ConsumeHook.poll")
 
     @guarded("ConsumeHook.poll")
     def poll_failed(

@@ -154,10 +154,9 @@ class Tracing:
         tracer, naming = self.tracer, self.naming
         name, kind = operation.span_name(topic), kind or operation.kind
         if self.sampling is not None and topic is not None:
-            decided = self.sampling.decide(topic, context, tracer)
-            if isinstance(decided, trace.Span):
-                return decided
-            tracer = decided
+            unsampled, tracer = self.sampling.decide(topic, context, tracer)
+            if unsampled is not None:
+                return unsampled
         if self.allows_records:
             state, parent = self.tracer_state(), trace.get_current_span(context).get_span_context()
             decision, flags = state.decision_under(parent)
