@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Callback = Callable[[Any, Any], object]
 _ABANDONED: Final = "the producer was closed or collected before a delivery report was taken"
 _DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the message before sending it")
+_PARTITION_BITS: Final = 31  # a larger number, which the client refuses, may be too long to be printed
 
 
 class ProducerState(ConfiguredState, KafkaProducerState):
@@ -173,7 +174,8 @@ def reopen_sending(
     if sent is None:
         return None
     state.in_flight.pop(id(sent), None)
-    call = hook.reopen(sent, partition if isinstance(partition, int) else None)
+    chosen = partition if isinstance(partition, int) and partition.bit_length() <= _PARTITION_BITS else None
+    call = hook.reopen(sent, chosen)
     sending = Sending(state, hook, call, user)
     sending.await_answer()
     return sending
