@@ -85,18 +85,14 @@ def test_start_script_drops_what_this_java_does_not_take_and_keeps_other_argumen
     assert run_program(java.path / "bin" / "java", "--echo", *words).stdout.splitlines() == kept
 
 
-def test_unwritable_cache_names_the_variable_that_moves_it(tmp_path):
+def test_unwritable_cache_names_the_variable_that_moves_it_where_a_java_needs_one(tmp_path):
     (tmp_path / "file").write_text("in the way")
+    cache = tmp_path / "file" / "below"
     environ = {"JAVA_HOME": str(_java(tmp_path / "real", has_module=False)), "PATH": "/usr/bin:/bin"}
     with pytest.raises(PeerError, match="XDG_CACHE_HOME"):
-        find_java(environ=environ, cache_dir=tmp_path / "file" / "below")
-
-
-def test_java_with_the_module_needs_no_cache(tmp_path):
-    real = _java(tmp_path / "real")
-    (tmp_path / "file").write_text("in the way")
-    environ = {"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}
-    assert find_java(environ=environ, cache_dir=tmp_path / "file" / "below").path == real
+        find_java(environ=environ, cache_dir=cache)
+    with_the_module = _java(tmp_path / "other")
+    assert find_java(environ={**environ, "JAVA_HOME": str(with_the_module)}, cache_dir=cache).path == with_the_module
 
 
 def test_command_prints_the_java_or_exits_with_2(tmp_path, capsys):

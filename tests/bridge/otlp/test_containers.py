@@ -38,14 +38,6 @@ def read(path, layout=None):
     return spans, [item for item in items if isinstance(item, Bad)], [item for item in items if isinstance(item, Tail)]
 
 
-def ids(spans):
-    return {(span["trace_id"], span["span_id"]) for span in spans}
-
-
-def sent_ids(name):
-    return {(trace, span) for trace, span, _ in json.loads((OTLP / name).read_text(encoding="utf-8"))}
-
-
 @pytest.fixture
 def written(tmp_path):
     """Write bytes, a text, or a document as JSON into a file, and return its path."""
@@ -122,25 +114,6 @@ def test_byte_order_mark_before_a_line_is_no_bad_piece(pack, first, written):
     marked = codecs.BOM_UTF8 + (OTLP / "layouts/traces.jsonl").read_bytes()
     spans, bad, tails = read(written(pack(first + marked + marked.replace(b"\n", b"", 1))))
     assert (spans, bad, tails) == (once * 2, [], [])
-
-
-@pytest.mark.parametrize(
-    ("name", "whole"),
-    [("kill.jsonl", 67), ("kill.json.zst.framed", 57), ("kill.pb.framed", 67), ("kill.pb.zst.framed", 63)],
-)
-def test_file_cut_off_by_a_kill_has_its_whole_spans_and_one_tail(name, whole):
-    spans, bad, tails = read(OTLP / "killed" / name)
-    assert (len(spans), bad, len(tails)) == (whole, [], 1)
-    assert ids(spans) <= sent_ids("killed/sent.json")
-
-
-@pytest.mark.parametrize(("name", "whole"), [("torn.jsonl", 78), ("torn.pb.framed", 81)])
-def test_file_appended_to_after_a_kill_loses_the_torn_message_only(name, whole):
-    spans, bad, tails = read(OTLP / "append-after-kill" / name)
-    after = sent_ids("append-after-kill/sent-after.json")
-    assert (len(ids(spans)), len(bad), tails) == (whole, 1, [])
-    assert len(after) == 42
-    assert after <= ids(spans)
 
 
 def test_edge_values_are_read_alike_in_both_encodings():

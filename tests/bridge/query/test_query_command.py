@@ -130,6 +130,7 @@ WRONG = {
     "no landing": (["--msg-id", "A", "--landing", "LANDING/none"], "no such file, directory or match"),
     "empty directory": (["LANDING/empty"], "LANDING/empty holds no landing and no file of native bodies"),
     "no time": ([*OF_LANDING, "--begin", "soon"], "invalid time 'soon': use 2026"),
+    "a range backwards": ([*OF_LANDING, "--begin", "2026-11-21", "--end", "2026-11-20"], "before --begin"),
     "no such charset": ([*OF_LANDING, "--charset", "klingon"], "unknown charset"),
     "no directory for the page": ([*OF_LANDING, "--html", "LANDING/x/y"], "no directory LANDING/x; "),
     "page is a directory": ([*OF_LANDING, "--html", "LANDING"], "--html LANDING is not a file"),

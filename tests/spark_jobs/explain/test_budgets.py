@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.explain import budgets
-from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, find_stretches
+from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
@@ -151,11 +151,6 @@ def test_drops_counted_before_the_data_cover_nothing():
     report = budgets.summarise_ledger(read, [0] * 4, scopes={}, begin_ms=START_MS)
     assert (report.lines[0].counted, report.lines[0].surplus, report.surplus["otlp"]) == (745, 745, 748)
     assert [note.split()[0] for note in report.notes] == ["740", "6", "2", "745"]
-
-
-def test_stretches_join_where_they_touch():
-    drops = [drop("native", 1, at_ms=number * CELL_MS) for number in range(100)]
-    assert [len(stretch) for stretch in find_stretches([*drops, drop("native", 1)])] == [102]
 
 
 def exact_tail(keys: int, ratio: float, most: int) -> float:

@@ -35,17 +35,6 @@ def collect(verdicts: list[dict], family: str, *, traffic: list[dict] | None = N
     return run_evidence.ResidueRows(residue, run_evidence.merge_evidence(parts), POLICY, Facts()).evidence_of(family)
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 5])
-def test_measures_do_not_depend_on_the_number_of_tasks(tasks):
-    native = {"start_ms": 5, "end_ms": 9, "cost_ms": 3}
-    both = [{"kind": "publish", "msg_id": uid(n), "topic": "orders", "event_ms": 5, "native": native} for n in range(4)]
-    evidence = collect([*both, lost_send(9)], "name", tasks=tasks)
-    counts = {"keys": 5, "native": 4, "otlp": 1, "sent": 4, "unseen": 4, "native_deliveries": 0}
-    assert {name: evidence.count(name)[0] for name in counts} == counts
-    times = ("first_ms", "native_ms", "otlp_ms", "last_ms", "cost_ms")
-    assert [int(evidence.value(name).values[0]) for name in times] == [5, 9, 10_010, 10_010, 3]
-
-
 def test_keys_of_a_large_residue_are_those_of_all_its_rows():
     lost = [narrow(pa.Table.from_pylist([lost_send(n)], schema=VERDICT)) for n in (1, 2)]
     residue = pa.concat_tables([*lost[:1] * 10_000, *lost[1:]]).combine_chunks()

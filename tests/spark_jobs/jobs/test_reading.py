@@ -135,13 +135,6 @@ def test_file_holds_every_event_in_order_and_the_answer_counts_them(tmp_path):
     assert (files.exploded, files.by_place, files.last_event_ms) == (2, 1, 9_000)
 
 
-def test_task_without_an_event_writes_no_file(tmp_path):
-    files = written(tmp_path, batch())
-    assert (files.files, files.exploded, files.by_place, files.last_event_ms) == ((), 0, 0, None)
-    assert files.survey.rows == {}
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("rows", [1, 40_000])
 def test_task_that_fails_leaves_no_file(tmp_path, rows):
     def broken():

@@ -90,14 +90,6 @@ def test_time_before_1970_or_after_9999_is_no_end():
     assert (row.first_ms, row.last_ms) == (3, 7)
 
 
-def test_span_of_a_trace_topic_is_trace_traffic():
-    """A later input may show that a topic is one; a native record of it stays in scope."""
-    rows = [event("otlp", topic="t"), event("otlp", topic="u"), event("otlp", topic=None), event(topic="t")]
-    facts = surveyed(*rows, trace_topics=("t",))
-    counts = {(side, scope): row.rows for (side, _, scope), row in facts.rows.items()}
-    assert counts == {("otlp", "TRACE_TRAFFIC"): 1, ("otlp", None): 2, ("native", None): 1}
-
-
 def test_merged_surveys_equal_the_survey_of_all_rows():
     rows = [
         *(event(topic="t", start_ms=5, end_ms=9, arrival_ms=7), event(topic="t", start_ms=1), event(end_ms=12)),

@@ -79,11 +79,6 @@ RESOURCES = [{"scopeSpans": [{"scope": {}}, {"spans": [{"traceId": "ab"}]}]}, {"
 TRACES = http(json.dumps({"result": {"resourceSpans": RESOURCES}}))
 
 
-def test_scope_without_spans_is_empty(answering, tmp_path):
-    fetch_spans(answering(SERVICES, TRACES), tmp_path / "spans")
-    assert (tmp_path / "spans").read_text(encoding="utf-8").count('"traceId": "ab"') == 1
-
-
 def test_jaeger_is_a_file_of_its_spans_and_other_sources_stay_as_they_are(answering):
     server = answering(SERVICES, TRACES).server
     given = ["a.jsonl", f"jaeger://{server}?service=shop", "kafka://a:1/t"]
@@ -91,7 +86,9 @@ def test_jaeger_is_a_file_of_its_spans_and_other_sources_stay_as_they_are(answer
         assert (file, topic) == ("a.jsonl", "kafka://a:1/t")
         name = f"jaeger-{server.replace(':', '-')}.jsonl"
         assert [*map(name_fetched, (file, fetched, topic))] == [None, name, None]
-        assert '"traceId": "ab"' in as_path(fetched).read_text(encoding="utf-8")
+        assert (
+            as_path(fetched).read_text(encoding="utf-8").count('"traceId": "ab"') == 1
+        )  # a scope may be without spans
 
 
 def test_jaeger_without_traces_is_named_by_its_address(answering, capsys):
