@@ -13,12 +13,15 @@ from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import ExplicitMode, closing_exception
 from otel_mqtrace.hooks.outcome import OUTCOME_TOO_LATE, count_missing
 from otel_mqtrace.hooks.process import Owner
+from otel_mqtrace.hooks.propagation import index_headers, propagator_in_force
 from otel_mqtrace.hooks.scope import ProcessSpan, ended_span
 from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from opentelemetry.context import Context
 
     from otel_mqtrace.clients.state import MessageRegistry
     from otel_mqtrace.hooks.attributes import IncomingMessage
@@ -169,8 +172,13 @@ class KafkaConsumerState(ConsumerState):
             owner = Owner(taken, taken.finish)
             if taken.messages <= taken.blocks:
                 self.explicit.record_shared_batch()
+        return owner._replace(process_ctx=self._context_behind(owner.call, message))
+
+    @guarded("ConsumerState.context_behind")
+    def _context_behind(self, call: ProcessSpan, message: Any) -> Context:
+        """Return what lies behind the span in a block of ``message``, with that message's own baggage."""
         (received,) = self.incoming([message])
-        return owner._replace(process_ctx=self.hook.carried_by(received, owner.call.process_ctx))
+        return propagator_in_force().extract(index_headers(received.headers), call.process_ctx)
 
 
 def _end_last(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

@@ -352,11 +352,6 @@ class ConsumeHook(ReceiveHook):
         call.messages, call.previous_ctx = len(messages), current_ctx
         return call
 
-    @guarded("ConsumeHook.carried_by")
-    def carried_by(self, message: IncomingMessage, base: Context) -> Context:
-        """Return ``base`` with what travelled with one message, such as baggage."""
-        return propagator_in_force().extract(index_headers(message.headers), base)
-
     def _parent(
         self, creation: SpanContext | None, extracted: Context, current_ctx: Context
     ) -> tuple[Context, Sequence[Link]]:

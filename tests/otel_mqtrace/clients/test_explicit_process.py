@@ -83,6 +83,16 @@ def test_block_of_a_batch_has_the_baggage_of_its_message(consuming, spans, is_la
     spans.take_all()
 
 
+def test_block_of_a_message_whose_headers_the_application_replaced_ends(consuming, spans, no_failures_yet):
+    consumer = consuming(b"1", b"2")
+    first, _ = consume(consumer, 2)
+    first.set_headers(5)
+    with process(first):
+        process.failed()
+    consumer.close()
+    assert code_of(spans.take()) is ContextCode.FAILED
+
+
 def _close_by_an_exception(consumer):
     with pytest.raises(LookupError), contextlib.closing(consumer):
         raise LookupError
