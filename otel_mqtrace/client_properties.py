@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_CHARACTERS: Final = 16 << 20  # of a properties file
-_USER_INFORMATION: Final = re.compile(r"(?<=//)[^\s/@]+:\S*@")
+_USER_INFORMATION: Final = re.compile(r"(?<=//)[^\s/@]*:\S*@")
 
 
 def without_password(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 
 _MAX_LINKS: Final = 128
+_NEXT_ADDRESS: Final = re.compile(r",(?=\s*[\w.+-]+://)")
+_AFTER_HOST: Final = re.compile("[/?#]")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -377,12 +380,13 @@ class RecordingHook(ClientHook):
 def host_and_port(servers: str) -> tuple[str | None, int | None]:
     """Return the first server of a bootstrap list: IPv6 brackets taken off, port as a number.
 
-    Of an address such as ``amqp://user:password@host:port/path`` nothing else stays: it stands on each span.
+    Of an address such as ``amqp://user:password@host:port/path?query`` nothing else stays: it stands on each span.
     """
-    _, scheme, first = servers.split(",", maxsplit=1)[0].strip().rpartition("://")
-    first = first.rpartition("@")[2]
+    _, scheme, first = _NEXT_ADDRESS.split(servers, maxsplit=1)[0].rpartition("://")
+    first = first.partition("@")[2] or first  # before the comma is looked for: a password may hold one
+    first = first.partition(",")[0].rpartition("@")[2].strip()
     if scheme:
-        first = first.partition("/")[0]
+        first = _AFTER_HOST.split(first, maxsplit=1)[0]
     if not first:
         return None, None
     host, separator, port = first.rpartition(":")

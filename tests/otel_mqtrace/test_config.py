@@ -193,6 +193,7 @@ def test_value_of_another_shape_is_not_used_and_the_expected_one_is_named(caplog
     [
         ("see https://me:hush@host:1/x and http://host:2", "see https://…@host:1/x and http://host:2"),
         ("'otlp://me:hu@sh@host'", "'otlp://…@host'"),
+        ("redis://:hush@host", "redis://…@host"),
         ("a:1@b:2", "a:1@b:2"),
         ("https://host/a:b@c", "https://host/a:b@c"),
     ],
