@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from typing import Final
 
 
 class Kind(str, Enum):
@@ -46,6 +47,10 @@ class Reason(str, Enum):
     KEY_DEGRADED = "KEY_DEGRADED"
     DROP_ATTRIBUTED = "DROP_ATTRIBUTED"
     UNEXPLAINED = "UNEXPLAINED"
+
+
+CALLED_LOST: Final = frozenset({Reason.UNEXPLAINED.value, Reason.DROP_ATTRIBUTED.value})
+"""Reasons of a key that a run of a history calls lost: it has judged the key and found no reason but a counted loss."""
 
 
 class Lifecycle(str, Enum):

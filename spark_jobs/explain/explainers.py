@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_jobs.columns import is_known, is_true
 from spark_jobs.explain import rules
 from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
-from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_equal
+from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal
 from spark_jobs.policy.profiles import (
     CALL_WITHOUT_REGION,
     LITE_PULL,
@@ -133,8 +133,7 @@ class Explainer:
         details: the ``reason_detail`` that it can give.
         find: the rule: returns for each row the place of its detail, counted from 1; 0 where it does not apply.
         confirm: narrows these rows down to those that the whole residue confirms; ``None`` keeps all.
-        excludes: returns the keys of earlier runs of which it explains none, where absence from this run's input is
-            the evidence; ``None`` excludes no key.
+        excludes: returns the keys of earlier runs that the rule does not explain; ``None`` excludes none.
         design: the rule of the capability matrix, which holds for some writers only; ``None`` holds for all.
     """
 
@@ -153,11 +152,6 @@ class Explainer:
         return self.find(rows) & rows.may_concern(self.design) if is_concerned else rows.none()
 
 
-def _is_only_carried(columns: Mapping[str, Column]) -> Mask:
-    """Return which keys an earlier run left open and this run does not read again."""
-    return is_known(either(columns, "left_as"))
-
-
 def _by_design(design: ByDesign, find: Callable[[ResidueRows], rules.Found], **options: Any) -> Explainer:
     return Explainer(Reason.BY_DESIGN, (design.rule,), find, design=design, **options)
 
@@ -168,15 +162,15 @@ EXPLAINERS: Final = (
         PRODUCER_NOT_TRACED,
         rules.find_unrecorded_producers,
         confirm=rules.confirm_producers,
-        excludes=_is_only_carried,
+        excludes=rules.is_carried,
     ),
     _by_design(CALL_WITHOUT_REGION, rules.find_calls_without_region),
     _by_design(TRACE_OFF, rules.find_unrecorded_messages, confirm=rules.confirm_trace_off, excludes=rules.was_lost),
     _by_design(LITE_PULL, rules.find_lite_pull, excludes=rules.was_lost),
     Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED_SENDS, rules.find_unsampled_sends),
     Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED, rules.find_unsampled, excludes=rules.was_lost),
-    Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, excludes=_is_only_carried),
-    Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, excludes=_is_only_carried),
+    Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, excludes=rules.is_carried),
+    Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, excludes=rules.is_carried),
     Explainer(Reason.LATE_BEYOND_RETENTION, rules.BEGINNINGS, rules.find_before_input),
     Explainer(Reason.KEY_DEGRADED, ("partner_without_id",), rules.find_weak_keys, confirm=rules.confirm_weak_keys),
 )

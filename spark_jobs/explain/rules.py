@@ -17,7 +17,7 @@ from spark_jobs.columns import encode, is_known, is_true, join_codes
 from spark_jobs.explain.evidence import NEXT_IDS
 from spark_jobs.explain.keys import COUNTER_VALUES
 from spark_jobs.judging.columns import NullableInts, either, is_any_of, is_equal
-from spark_jobs.taxonomy import Kind, Reason
+from spark_jobs.taxonomy import CALLED_LOST, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,15 +62,19 @@ _IDS_PER_KEY: Final = 4  # a message, its context, its share of a trace message,
 _BUSY_MS: Final = 1_000  # in which not even a busy process generates 65 536 ids
 _PROVING_SENDS: Final = 2  # without a context, before their producer is one that does not trace
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-_LOST: Final = frozenset({Reason.UNEXPLAINED.value, Reason.DROP_ATTRIBUTED.value})
+
+
+# -- keys that an earlier run left open -------------------------------------------------------------------------------
+# This run's input may lack what the earlier run saw around such a key. So a rule whose evidence is that something is
+# absent excludes them. If this run reads a key's events again, they have no ``left_as``, and all rules judge the key.
+def is_carried(columns: Mapping[str, Column]) -> Mask:
+    """Return which keys an earlier run left open and this run does not read again."""
+    return is_known(either(columns, "left_as"))
 
 
 def was_lost(columns: Mapping[str, Column]) -> Mask:
-    """Return which keys an earlier run called lost and this run does not read again.
-
-    That run saw all around them; what is absent from this run's input, which lacks it, excuses none of them.
-    """
-    return is_any_of(either(columns, "left_as"), _LOST)
+    """Return which of the carried keys an earlier run called lost: it had judged them, with all around them."""
+    return is_any_of(either(columns, "left_as"), CALLED_LOST)
 
 
 # -- sends of producers that do not trace -----------------------------------------------------------------------------
@@ -363,10 +367,10 @@ def find_before_input(rows: ResidueRows) -> Found:
     """Return for each key which of ``BEGINNINGS`` it lies before: the other side's input begins after it.
 
     The gap exceeds ``late_after``: a late record would still be in the input. Records lost at the very beginning look
-    the same. If earlier runs had other input, the keys that they left open are not judged by where this one begins.
+    the same. Keys of earlier runs are judged only if this run's input includes all of theirs.
     """
     found = np.zeros(rows.rows, np.int8)
-    is_judged = np.full(rows.rows, rows.facts.is_whole) | ~is_known(either(rows.columns, "first_seen_run"))
+    is_judged = np.full(rows.rows, rows.facts.has_earlier_input) | ~is_known(either(rows.columns, "first_seen_run"))
     for place, (own, other) in enumerate(_SIDES, 1):
         first_ms = rows.facts.first.get(other)
         if first_ms is not None:

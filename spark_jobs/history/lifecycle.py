@@ -7,6 +7,7 @@ A key is *covered* when a budget covers it: budgets count lost keys without nami
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from spark_jobs.history.history import read_groups
 from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_any_of, is_equal
 from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.schemas import EVENT, SIDE_FIELDS
-from spark_jobs.taxonomy import Lifecycle, Reason, Status
+from spark_jobs.taxonomy import CALLED_LOST, Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,14 +44,14 @@ class Runs:
         data_end_ms: the end of the data; ages count from there.
         horizon_ms: until when the data is complete.
         forget_after_ms: open keys older than this are waited for no longer.
-        is_whole: all that earlier runs read is among the input.
+        has_earlier_input: the input includes all that earlier runs of the history read.
     """
 
     run: int | None
     data_end_ms: int | None
     horizon_ms: int | None
     forget_after_ms: int
-    is_whole: bool = False
+    has_earlier_input: bool = False
 
 
 class OpenKey(NamedTuple):
@@ -64,7 +65,7 @@ class OpenKey(NamedTuple):
     was_closed: bool
     is_old: bool
     is_young: bool
-    is_whole: bool
+    has_earlier_input: bool = False
 
 
 class AssignedLifecycle(NamedTuple):
@@ -91,10 +92,10 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
     is_young = np.ones(len(verdicts), bool) if runs.horizon_ms is None else last.exceeds(runs.horizon_ms)
     on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
     flags = [on_both, first_seen.known, closed_run.known, age.exceeds(runs.forget_after_ms), is_young]
-    flags.append(np.full(len(verdicts), runs.is_whole))
     texts = [columns[name] for name in ("status", "reason", "reason_detail")]
+    key_of = partial(OpenKey, has_earlier_input=runs.has_earlier_input)
     decided, like = apply_to_distinct(
-        lambda *key: decide_lifecycle(OpenKey(*key)), *texts, *(pa.array(flag) for flag in flags)
+        lambda *key: decide_lifecycle(key_of(*key)), *texts, *(pa.array(flag) for flag in flags)
     )
     is_left = np.array([one.is_left for one in decided])[like]
     first = first_seen.coalesce(closed_run.coalesce(NullableInts.constant(runs.run)).where(is_left))
@@ -109,7 +110,7 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = N
 
 def decide_lifecycle(key: OpenKey) -> AssignedLifecycle:
     """Return the lifecycle of one key."""
-    is_taken_back = key.was_closed and not key.is_whole and key.reason == Reason.LATE_BEYOND_RETENTION.value
+    is_taken_back = key.was_closed and not key.has_earlier_input and key.reason == Reason.LATE_BEYOND_RETENTION.value
     reason, detail = (Reason.UNEXPLAINED.value, None) if is_taken_back else (key.reason, key.reason_detail)
     is_open, is_covered = _is_open(key, reason), reason == COVERED
     lifecycle = _name_lifecycle(key, is_open=is_open, is_covered=is_covered)
@@ -216,7 +217,7 @@ def select_left_open(candidates: pa.Table, verdicts: pa.Table) -> pa.Table:
         for column in (columns["first_seen_run"], pc.coalesce(columns["reason"], columns["status"]))
     )
     before = flatten_sides(kept.select(["left_as"]))["left_as"]
-    stays_lost = is_equal(left_as, Status.PENDING.value) & is_any_of(before, {Reason.UNEXPLAINED.value, COVERED})
+    stays_lost = is_equal(left_as, Status.PENDING.value) & is_any_of(before, CALLED_LOST)
     left_as = pc.if_else(pa.array(stays_lost), before, left_as)
     for name, column in (("first_seen_run", first_seen), ("left_as", left_as)):
         kept = kept.set_column(EVENT.names.index(name), EVENT.field(name), column)

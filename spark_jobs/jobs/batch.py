@@ -230,19 +230,20 @@ def reconcile(  # noqa: PLR0913 - the run's options
     progress: Callable[[str], None],
     ledger: LedgerRead | None = None,
     trace_topics: Sequence[str] = (),
-    is_whole: bool = False,
+    has_earlier_input: bool = False,
 ) -> Result:
     """Judge every key of both sides and of earlier runs' open ones, write the verdicts, return the summary.
 
     The keys open now go to the history of ``place``, which :func:`conclude` commits. ``ledger`` are counted losses;
-    ``trace_topics`` are topics whose spans are trace traffic, though the files may not mark them. ``is_whole``: the
-    sides hold all that earlier runs of the history read.
+    ``trace_topics`` are topics whose spans are trace traffic, though the files may not mark them.
+    ``has_earlier_input``: the sides include all that earlier runs of the history read.
     """
     native, otlp = sides
     engine, past = place.engine, place.past
     carried = carry_over_events(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
     surveyed = sum_of(Survey, [native.survey, otlp.survey])
-    known = replace(read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete), is_whole=is_whole)
+    known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
+    known = replace(known, has_earlier_input=has_earlier_input)
     budgets = Budgets(add_carried_over(ledger, past.used_drops()), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
     progress("judging every key")
@@ -306,7 +307,7 @@ def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budget
             data_end_ms=known.data_end_ms,
             horizon_ms=known.horizon_ms,
             forget_after_ms=policy.forget_after_ms,
-            is_whole=known.is_whole,
+            has_earlier_input=known.has_earlier_input,
         ),
         counting=CountPlan(
             width_ms=bucket_width_ms(known.first_ms, known.data_end_ms),

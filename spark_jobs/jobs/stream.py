@@ -125,7 +125,7 @@ def _judge(
         ledger=read_ledgers(options.ledger) if options.ledger else None,
         trace_topics=native.trace_topics,
         # a history elsewhere may be of runs with other input
-        is_whole=dropped_until_ms is None and options.history == options.out / "history",
+        has_earlier_input=dropped_until_ms is None and options.history == options.out / "history",
     )
     result = replace(_doubt_grown_files(result, ingest), unknown_files=ingest.unknown)
     result = conclude(workspace, result, report, out=options.out)

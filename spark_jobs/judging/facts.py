@@ -60,7 +60,7 @@ class Facts:
 
     ``first`` is the first event of each side; ``named`` counts, per side and kind, the events that name their topic
     (publish) or group (consume). ``horizon_ms`` is ``None`` when a side is empty: then nothing can be settled.
-    ``is_whole``: all that earlier runs of the history read is among the input.
+    ``has_earlier_input``: it includes all that earlier runs of the history read.
     """
 
     first_ms: int | None = None
@@ -71,7 +71,7 @@ class Facts:
     scopes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     first: Mapping[str, int | None] = field(default_factory=dict)
     named: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    is_whole: bool = False
+    has_earlier_input: bool = False
 
 
 def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = ()) -> Survey:

@@ -11,7 +11,7 @@ from tests.support.events import START_MS, before, both, consumed, publish
 from tests.support.kernel_runs import judge, plan_of, table_of
 
 MINUTE_MS = 60_000
-FLAGS = dict.fromkeys(("is_on_both", "is_known", "was_closed", "is_old", "is_young", "is_whole"), False)
+FLAGS = dict.fromkeys(("is_on_both", "is_known", "was_closed", "is_old", "is_young"), False)
 KEY = OpenKey(status="NATIVE_ONLY", reason="UNEXPLAINED", reason_detail="why", **FLAGS)
 SETTLED = KEY._replace(reason="BY_DESIGN")
 MET = KEY._replace(status="MATCHED_EXACT", reason=None, is_on_both=True)
@@ -58,7 +58,7 @@ LATE = KEY._replace(reason="LATE_BEYOND_RETENTION")
 def test_beginning_of_this_input_is_no_reason_for_a_key_closed_before():
     closed = decide_lifecycle(LATE._replace(was_closed=True))
     assert (closed.reason, closed.reason_detail, closed.lifecycle) == ("UNEXPLAINED", None, "regressed")
-    for known in (LATE, LATE._replace(was_closed=True, is_whole=True)):  # the input began there in every run
+    for known in (LATE, LATE._replace(was_closed=True, has_earlier_input=True)):  # the input began there in every run
         assert decide_lifecycle(known).reason == "LATE_BEYOND_RETENTION"
 
 

@@ -49,7 +49,7 @@ def run(
     events: list[dict[str, Any]],
     *,
     ledger: LedgerRead | None = None,
-    is_whole: bool = False,
+    has_earlier_input: bool = False,
     **policy: Any,
 ) -> RunRows:
     """Run once over ``events`` on the history below ``root``."""
@@ -57,7 +57,13 @@ def run(
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
         reconciled = reconcile(
-            place, sides, rules, most_samples=10, progress=no_progress, ledger=ledger, is_whole=is_whole
+            place,
+            sides,
+            rules,
+            most_samples=10,
+            progress=no_progress,
+            ledger=ledger,
+            has_earlier_input=has_earlier_input,
         )
         result = conclude(place, reconciled, no_report, out=root)
     return RunRows(root, result, read_verdicts(root))
@@ -202,13 +208,15 @@ def test_pending_key_of_a_silent_topic_is_excused_only_where_it_is_read_again(tm
     assert reasons(run(tmp_path / "batch", [*FIRST, *NEWS])) == {"WRITER_SILENT": len(QUIET)}
 
 
-@pytest.mark.parametrize(("is_whole", "reason"), [(True, "LATE_BEYOND_RETENTION"), (False, "UNEXPLAINED")])
-def test_pending_key_from_before_the_other_side_began_is_late_where_all_is_read_again(tmp_path, is_whole, reason):
+@pytest.mark.parametrize(("has_earlier_input", "reason"), [(True, "LATE_BEYOND_RETENTION"), (False, "UNEXPLAINED")])
+def test_pending_key_from_before_the_other_side_began_is_late_where_all_is_read_again(
+    tmp_path, has_earlier_input, reason
+):
     """A stream reads all again in each of its rounds; another run may leave out what began earlier."""
     spans = [publish("otlp", f"E{number}", at_ms=number) for number in range(5)]
     later = [event for number in range(20) for event in both(f"L{number}", at_ms=(30 + number) * MINUTE_MS)]
     assert run(tmp_path, spans).result.status == {"PENDING": 5}
-    rounds = [run(tmp_path, [*spans, *later], is_whole=is_whole) for _ in range(2)]
+    rounds = [run(tmp_path, [*spans, *later], has_earlier_input=has_earlier_input) for _ in range(2)]
     assert [reasons(one) for one in rounds] == [{reason: 5}] * 2
 
 
