@@ -119,8 +119,8 @@ def _warn(word: str) -> None:
 @lru_cache(maxsize=1)
 def _warn_of_late_outcome() -> None:
     _log.warning(
-        "mqtrace: an outcome was set after the end of its message, by the next poll or its block: handle messages of "
-        "other threads and tasks in process(message), and set it there (logged once; counted as %s in unrecorded)",
+        "mqtrace: an outcome was set after its message had ended, with its block or at the next poll: handle messages "
+        "of other threads and tasks in process(message), and set it there (logged once; counted as %s in unrecorded)",
         OUTCOME_TOO_LATE,
     )
 

@@ -244,7 +244,7 @@ def test_outcome_set_after_the_next_poll_is_counted(consuming, spans, unhandled,
     consumer.close()
     assert unhandled() == {"outcome_too_late": 3}
     assert {span.attributes["mqtrace.context_code"] for span in spans.take_all()} == {"SUCCESS"}
-    assert caplog.text.count("an outcome was set after the end of its message") == 1
+    assert caplog.text.count("an outcome was set after its message had ended") == 1
 
 
 def test_failure_set_after_the_end_of_its_block_is_counted(consuming, spans, unhandled):
