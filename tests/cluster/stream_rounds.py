@@ -71,7 +71,7 @@ class Rounds:
             os.kill(os.getpid(), signal.SIGKILL)
 
     @contextmanager
-    def record(self, result: Result, _engine: object) -> Iterator[dict[str, str]]:
+    def record(self, result: Result) -> Iterator[dict[str, str]]:
         """Write down what a round came to, and what it finds on disk."""
         yield {}
         kept = [path for name in ("stream", "history") for path in (self._root / "out" / name).rglob("*")]
