@@ -90,7 +90,7 @@ def test_invalid_topic_name_is_skipped_without_a_warning(three_brokers, truth, c
     assert (failures(), caplog.records) == (before, [])
 
 
-def test_remembered_topics_are_limited(leaders, cluster):
+def test_remembered_topics_are_limited(leaders, cluster, clock):
     cluster.leaders = {f"t{number}": {0: f"b{number}"} for number in range(10)}
     for number in range(10):
         leaders.want(f"t{number}")
@@ -98,6 +98,12 @@ def test_remembered_topics_are_limited(leaders, cluster):
     leaders.want("t9")
     leaders.refresh()
     assert [leaders.of(f"t{number}", 0) for number in (0, 2, 9)] == [None, "b2", "b9"]
+    leaders.refresh()
+    assert cluster.asked == ["t0", "t1", "t2", "t9"]
+    clock.advance(ms=300_000)
+    leaders.want("t0")
+    leaders.refresh()
+    assert cluster.asked[4:] == ["t0"]
 
 
 def test_clients_of_one_cluster_share_their_leaders():

@@ -307,6 +307,14 @@ def test_client_without_configuration_is_refused(instrument):
             client()
 
 
+def test_client_of_a_class_made_from_the_original_is_reported_to_the_doctor(instrument, kafka, short_lived):
+    original = type(ORIGINAL_PRODUCER({"bootstrap.servers": kafka.bootstrap_servers}))
+    instrument()
+    later = short_lived("Later", original)({"bootstrap.servers": kafka.bootstrap_servers})
+    assert "Later: 1" in MqTraceInstrumentor().patches.survey()["clients_untraced"]
+    del later
+
+
 def _result(ask, *arguments):
     try:
         return str(ask(*arguments))

@@ -6,6 +6,7 @@ import sys
 import zlib
 from contextlib import suppress
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -148,6 +149,15 @@ def test_body_is_decompressed_as_java_compressed_it(kind):
     """Number 0 is zlib of before 5.0."""
     message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind]))
     assert messages.decompress_body(message) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("body", "is_compressed"), [(b"x" * 4_096, True), (b"x" * 4_095, False), (Random(0).randbytes(4_096), False)]
+)
+def test_body_is_compressed_only_where_that_pays(body, is_compressed):
+    packed, sys_flag = messages.compress_body(body)
+    assert (len(packed) < len(body), sys_flag != 0) == (is_compressed, is_compressed)
+    assert messages.decompress_body(replace(EXPECTED, stored_body=packed, sys_flag=sys_flag)) == body
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 7])
