@@ -80,8 +80,8 @@ class _State:
     """What this process has seen of one partition.
 
     ``resumed`` is what an earlier process left, until its messages were read again. ``first`` is the first message
-    since the last commit; while that cannot move, the first of all: of a file, and of what an earlier process has left.
-    ``held`` is the first one that was held at that commit.
+    since the last commit. While commits leave the position where it is, ``first`` stays: until the end of a file, and
+    until the end of what is ``resumed``. ``held`` is the first message that was held at the last commit.
     """
 
     resumed: _Entry | None
@@ -143,13 +143,16 @@ class ResumeFile:
         return left
 
     def end_pass(self) -> None:
-        """Note that all there is was read: the rest of the last file, and of what an earlier process had settled."""
+        """Note that the source was read to its end: no file goes on, and no more is left of an earlier process."""
         self._unfinished = None
         for state in self._states.values():
             state.resumed = None
 
     def unsettled(self) -> set[Place]:
-        """Return from where on to read again: an earlier process had settled more than was read of it until now."""
+        """Return the places before which positions must stay: what an earlier process settled was not all read yet.
+
+        A commit in the middle of it would void what is remembered of the rest.
+        """
         return {
             Place(*partition, state.first[0])
             for partition, state in self._states.items()
@@ -159,7 +162,8 @@ class ResumeFile:
     def remember(self, waiting: Iterable[Record]) -> None:
         """Write down what is settled once everything taken, but for ``waiting``, is delivered; then one may commit.
 
-        Once more after the last commit, so that what it covers is taken again where positions are moved by hand.
+        Call it once more after the last commit: what is committed is then forgotten, and forwarded again if the user
+        moves the positions back.
 
         Raises:
             UsageError: the file cannot be written.

@@ -163,7 +163,8 @@ class Budgets:
     def used(self) -> tuple[CountedDrop, ...]:
         """Return the counted losses that were spent on keys, each with how much of it: what a history remembers.
 
-        Not those spent on settled halves of deliveries, which the next run does not see: it would spend them anew.
+        It leaves out what was spent on settled halves of deliveries: the next run does not see these, and would spend
+        it on other keys.
         """
         drops = self._ledger.drops if self._ledger else ()
         used = zip(drops, self._used_for_unsettled, strict=True)
