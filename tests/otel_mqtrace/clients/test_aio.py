@@ -200,7 +200,7 @@ def consuming(instrument, kafka, fill, topic):
     """Put messages on the topic, switch tracing on with options, and return the coroutine that makes a consumer."""
 
     def start(*messages, make=AIOConsumer, **options):
-        fill(topic, *(each if isinstance(each, dict) else {"value": each} for each in messages or [b"x"]))
+        fill(topic, *messages or [b"x"])
         instrument(**options)
         return aio_consumer(kafka, topic, make)
 

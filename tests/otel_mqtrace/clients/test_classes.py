@@ -70,8 +70,6 @@ class ThroughTheName(cimpl.Producer):
 
 
 class WithACopy(ThroughTheName):
-    """Sends a copy to another topic first."""
-
     def produce(self, topic, value=None, headers=None, callback=None):
         confluent_kafka.Producer.produce(self, f"{topic}-copy", value)
         super().produce(topic, value, headers, callback)

@@ -267,8 +267,6 @@ class Composed(confluent_kafka.Consumer):
 
 
 class Scripted(confluent_kafka.Consumer):
-    """A consumer whose batch is what a test says."""
-
     def consume(self, num_messages=1, timeout=-1):
         return self.batch
 

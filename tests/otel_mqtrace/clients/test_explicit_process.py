@@ -233,9 +233,7 @@ def test_outcome_set_after_the_next_poll_is_counted(consuming, spans, unhandled,
     poll(consumer)
     inherited, kept = contextvars.copy_context(), process.current()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(
-            poll, consumer
-        ).result()  # another thread ends the span, and revokes the context that is current here
+        pool.submit(poll, consumer).result()  # ends the span there, and revokes the context that is current here
         process.outcome("SUCCESS")
         process.failed()
         pool.submit(poll, consumer).result()

@@ -343,7 +343,7 @@ def test_traced_class_looks_like_the_original(instrument, name):
 
 
 def test_asyncio_classes_are_traced_from_the_first_client_on(run_code):
-    code = """
+    run_code("""
 import asyncio, sys
 from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor
@@ -360,8 +360,7 @@ async def run():
 asyncio.run(run())
 MqTraceInstrumentor().uninstrument()
 assert not hasattr(AIOProducer.produce, "__wrapped__")
-"""
-    run_code(code)
+""")
 
 
 def test_failed_restore_is_repeated_and_its_failing_step_leaves_the_others_done(

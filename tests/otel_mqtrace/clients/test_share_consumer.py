@@ -11,7 +11,6 @@ from confluent_kafka import AcknowledgeType, IllegalStateException, KafkaError, 
 from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import process
-from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.consuming import code_of, current_span_id
@@ -64,8 +63,7 @@ def share(instrument):
     made = []
 
     def make(*batches, mode="explicit", **options):
-        if not MqTraceInstrumentor().is_instrumented_by_opentelemetry:
-            instrument(**options)
+        instrument(**options)
         conf = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
         consumer = ScriptedShareConsumer({**conf, "share.acknowledgement.mode": mode})
         consumer.batches = [list(batch) for batch in batches]

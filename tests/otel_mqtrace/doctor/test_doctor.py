@@ -48,8 +48,6 @@ def environment(tmp_path):
 
 @pytest.fixture
 def doctor(environment):
-    """Run ``mqtrace doctor`` to its end."""
-
     return lambda *arguments, typed="", **changes: run_program(
         *DOCTOR, *arguments, env=environment(**changes), input=typed
     )
@@ -271,13 +269,8 @@ def test_password_is_not_shown_by_the_doctor(doctor, tmp_path, broken):
 
 def _examined_otlp(protocol="grpc", *, exporter="otlp", endpoint, **changes):
     checkup = Checkup()
-    environ = {
-        **changes,
-        "OTEL_TRACES_EXPORTER": exporter,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-    }
-    examine_otlp(checkup, Settings(), environ)
+    otlp = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+    examine_otlp(checkup, Settings(), {"OTEL_TRACES_EXPORTER": exporter, **otlp, **changes})
     return [each.code for each in checkup.findings], checkup
 
 
@@ -492,29 +485,14 @@ MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="no
     assert [(each["code"], each["severity"]) for each in report["findings"]] == [("exporter_not_attached", "error")]
 
 
-def _output(**changes):
-    account = {"offered": 3, "exported": 3, "dropped": {}, "failed": 0, "pending": 0, **changes.pop("account", {})}
-    client = {
-        "outcome": changes.pop("outcome", "instrumented"),
-        "survey": changes.pop("survey", {}),
-        "provider": "opentelemetry.sdk.trace.TracerProvider",
-        "records": changes.pop("records", True),
-    }
-    others = {name: {**client, "outcome": "instrumented"} for name in changes.pop("besides", ())}
-    return {
-        "pid": 1,
-        "program": "app.py",
-        "ended": True,
-        "running": False,
-        "clients": {changes.pop("client", "confluent-kafka"): client, **others},
-        "processors": [{"Exporter": account}],
-        "unrecorded": {},
-        "propagated": ["baggage", "traceparent", "tracestate"],
-        "refused_exporters": {},
-        "warnings": [],
-        "application_servers": None,
-        **changes,
-    }
+def _output(*, account=(), client="confluent-kafka", besides=(), outcome="instrumented", records=True, **changes):
+    lane = {"offered": 3, "exported": 3, "dropped": {}, "failed": 0, "pending": 0, **dict(account)}
+    outcomes = {client: outcome, **dict.fromkeys(besides, "instrumented")}
+    of_client = {"survey": {}, "provider": "opentelemetry.sdk.trace.TracerProvider", "records": records}
+    clients = {name: {"outcome": each, **of_client} for name, each in outcomes.items()}
+    of_process = {"pid": 1, "program": "app.py", "ended": True, "running": False, "application_servers": None}
+    without_loss = {"unrecorded": {}, "refused_exporters": {}, "warnings": [], "propagated": ["baggage", "traceparent"]}
+    return {**of_process, **without_loss, "clients": clients, "processors": [{"Exporter": lane}], **changes}
 
 
 def _findings(*reports):

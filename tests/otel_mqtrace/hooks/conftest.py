@@ -1,4 +1,4 @@
-"""The parts of a hook's test: an exporter that keeps every span, a Tracing of given settings."""
+"""The parts of a hook's test: a Tracing of given settings, the hooks of one, a mailbox."""
 
 import pytest
 from opentelemetry import propagate
@@ -12,17 +12,11 @@ from tests.support.mailbox import Mailbox
 
 
 @pytest.fixture
-def exporter(spans):
-    """The exporter ``spans``, under the name that tests of hooks use."""
-    return spans
-
-
-@pytest.fixture
-def tracing_with(exporter, clock):
+def tracing_with(spans, clock):
     """Make a Tracing of settings; ``collaborators`` are its other parts."""
 
     def make(collaborators=None, **settings):
-        given = {"tracer_provider": recording_provider(exporter), "clock": clock, **(collaborators or {})}
+        given = {"tracer_provider": recording_provider(spans), "clock": clock, **(collaborators or {})}
         return Tracing.create(settings=Settings(**settings), **given)
 
     return make
@@ -57,20 +51,20 @@ def sender(tracing_with):
 
 
 @pytest.fixture
-def sent(sender, exporter):
+def sent(sender, spans):
     """Send a message with a hook of settings; return its call, as the client saw it, and its span."""
 
     def send(answer=None, settings=None, topic="orders", **message):
         hook = sender(**(settings or {}))
         call = hook.before(topic, **message)
         hook.after(call, **(answer or {}))
-        return call, exporter.take("send orders")
+        return call, spans.take("send orders")
 
     return send
 
 
 @pytest.fixture
-def processed(tracing_with, exporter):
+def processed(tracing_with, spans):
     """Handle messages of one call with a hook of settings; return their span."""
 
     def handle(*messages, batch=False, info=None, collaborators=None, **settings):
@@ -78,7 +72,7 @@ def processed(tracing_with, exporter):
         hook = ConsumeHook(tracing=tracing, info=info or ClientInfo(group_name="billing"))
         (call,) = hook.before(messages, batch=batch)
         hook.after(call)
-        return exporter.take()
+        return spans.take()
 
     return handle
 

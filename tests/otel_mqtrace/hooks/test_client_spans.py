@@ -50,9 +50,9 @@ def test_poll_and_settlement_have_no_span(tracing_with, clock, settings, around)
     settle.after(None, [SettledOffset("orders", 0, 1)])
 
 
-def test_poll_span_has_the_times_of_the_poll(hook_with, exporter, clock):
+def test_poll_span_has_the_times_of_the_poll(hook_with, spans, clock):
     start_ns = _polled(hook_with(receive_spans=True), clock, _messages(1))
-    span = exporter.take("poll orders")
+    span = spans.take("poll orders")
     assert (span.start_time, span.end_time) == (start_ns, start_ns + 70_000_000)
     assert (span.kind, span.parent, trace_context_of(span)) == (SpanKind.CLIENT, None, None)
     assert span.attributes["messaging.operation.name"] == "poll"
@@ -62,9 +62,9 @@ def test_poll_span_has_the_times_of_the_poll(hook_with, exporter, clock):
 
 
 @pytest.mark.parametrize("count", [1, 3, 300])
-def test_call_for_several_messages_puts_own_attributes_on_links(hook_with, exporter, clock, count):
+def test_call_for_several_messages_puts_own_attributes_on_links(hook_with, spans, clock, count):
     _polled(hook_with(receive_spans=True), clock, _messages(count), batch=True)
-    span = exporter.take("poll orders")
+    span = spans.take("poll orders")
     assert span.attributes["messaging.batch.message_count"] == count
     assert span.attributes["messaging.destination.partition.id"] == "0"
     assert not {"messaging.kafka.offset", "messaging.kafka.message.key"} & set(span.attributes)
@@ -72,10 +72,10 @@ def test_call_for_several_messages_puts_own_attributes_on_links(hook_with, expor
     assert {link.attributes["messaging.kafka.message.key"] for link in span.links} == {"k"}
 
 
-def test_poll_of_several_topics_has_no_destination(hook_with, exporter, clock):
+def test_poll_of_several_topics_has_no_destination(hook_with, spans, clock):
     messages = [*_messages(1), *_messages(1, topic="bills")]
     _polled(hook_with(receive_spans=True), clock, messages, batch=True)
-    span = exporter.take("poll")
+    span = spans.take("poll")
     assert "messaging.destination.name" not in span.attributes
     assert [link.attributes["messaging.destination.name"] for link in span.links] == ["orders", "bills"]
 
@@ -89,19 +89,19 @@ def test_poll_of_several_topics_has_no_destination(hook_with, exporter, clock):
     ],
     ids=["error", "exception", "unknown"],
 )
-def test_failed_poll_has_a_span_with_its_error_type(hook_with, exporter, failure, error_type, description):
+def test_failed_poll_has_a_span_with_its_error_type(hook_with, spans, failure, error_type, description):
     hook = hook_with(receive_spans=True)
     hook.poll_failed(start_ns=hook.now_ns(), **failure)
-    span = exporter.take("poll")
+    span = spans.take("poll")
     assert span.attributes["error.type"] == error_type
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, description)
 
 
-def test_poll_of_excluded_topics_has_no_span(hook_with, exporter, clock):
+def test_poll_of_excluded_topics_has_no_span(hook_with, spans, clock):
     hook = hook_with(receive_spans=True, topic_exclude=("audit",))
     _polled(hook, clock, _messages(2, topic="audit"), batch=True)
     _polled(hook, clock, [*_messages(2, topic="audit"), *_messages(1)], batch=True)
-    assert exporter.take("poll orders").attributes["messaging.batch.message_count"] == 1
+    assert spans.take("poll orders").attributes["messaging.batch.message_count"] == 1
 
 
 CREATED = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1))
@@ -114,11 +114,11 @@ def hook(tracing_with):
 
 
 @pytest.mark.parametrize("operation", ["commit", "store", "ack", "release", "reject"])
-def test_settlement_is_a_client_span_named_as_the_client_does(hook, exporter, clock, operation):
+def test_settlement_is_a_client_span_named_as_the_client_does(hook, spans, clock, operation):
     call = hook.before(operation)
     clock.advance(ms=4)
     hook.after(call, [SettledOffset("orders", 3, 42, CREATED)])
-    span = exporter.take(f"{operation} orders")
+    span = spans.take(f"{operation} orders")
     assert (span.kind, span.end_time - span.start_time, trace_context_of(span)) == (SpanKind.CLIENT, 4_000_000, None)
     assert not has_record(span)
     settlement = {"operation.name": operation, "operation.type": "settle", "consumer.group.name": "billing"}
@@ -128,10 +128,10 @@ def test_settlement_is_a_client_span_named_as_the_client_does(hook, exporter, cl
     assert [link.context for link in span.links] == [CREATED]
 
 
-def test_offsets_of_several_partitions_are_on_the_links(hook, exporter):
+def test_offsets_of_several_partitions_are_on_the_links(hook, spans):
     created = [SettledOffset("orders", partition, 5, each) for partition, each in enumerate((CREATED, CREATED_TOO))]
     hook.after(hook.before(), [*created, SettledOffset("orders", 2, 9)])
-    span = exporter.take("commit orders")
+    span = spans.take("commit orders")
     assert "messaging.destination.partition.id" not in span.attributes
     assert "messaging.kafka.offset" not in span.attributes
     assert [(link.context, dict(link.attributes)) for link in span.links] == [
@@ -140,49 +140,49 @@ def test_offsets_of_several_partitions_are_on_the_links(hook, exporter):
     ]
 
 
-def test_settlement_of_several_topics_has_no_destination(hook, exporter):
+def test_settlement_of_several_topics_has_no_destination(hook, spans):
     hook.after(hook.before(), [SettledOffset("orders", 0, 5, CREATED), SettledOffset("bills", 0, 5, CREATED_TOO)])
-    span = exporter.take("commit")
+    span = spans.take("commit")
     assert "messaging.destination.name" not in span.attributes
     assert [link.attributes["messaging.destination.name"] for link in span.links] == ["orders", "bills"]
     hook.after(hook.before())
-    assert "messaging.destination.name" not in exporter.take("commit").attributes
+    assert "messaging.destination.name" not in spans.take("commit").attributes
 
 
-def test_message_settled_by_its_id_has_that_id(tracing_with, exporter):
+def test_message_settled_by_its_id_has_that_id(tracing_with, spans):
     info = ClientInfo(system="rocketmq", group_name="billing", namespace="shop")
     hook = SettleHook(tracing=tracing_with(settle_spans=True), info=info)
     hook.after(hook.before("ack"), [SettledOffset("orders", 1, 7, CREATED, msg_id="AC11")])
-    attributes = exporter.take("ack orders").attributes
+    attributes = spans.take("ack orders").attributes
     assert attributes["messaging.message.id"] == "AC11"
     assert attributes["messaging.system"] == "rocketmq"
     assert attributes["messaging.rocketmq.namespace"] == "shop"
     assert not [name for name in attributes if name.startswith("messaging.kafka")]
 
 
-def test_failed_settlement_has_its_error_type_and_ends_once(hook, exporter):
+def test_failed_settlement_has_its_error_type_and_ends_once(hook, spans):
     call = hook.before()
     hook.after(call, [SettledOffset("orders", 0, 5)], error="ILLEGAL_GENERATION", description="rebalanced")
     hook.after(call)
-    span = exporter.take("commit orders")
+    span = spans.take("commit orders")
     assert span.attributes["error.type"] == "ILLEGAL_GENERATION"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "rebalanced")
     hook.after(hook.before(), exception=ConnectionError("gone"))
-    span = exporter.take("commit")
+    span = spans.take("commit")
     assert span.attributes["error.type"] == "ConnectionError"
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_offsets_of_excluded_topics_are_left_out(tracing_with, exporter):
+def test_offsets_of_excluded_topics_are_left_out(tracing_with, spans):
     hook = SettleHook(tracing=tracing_with(settle_spans=True, topic_exclude=("audit*",)))
     hook.after(hook.before(), [SettledOffset("audit-1", 0, 1), SettledOffset("orders", 0, 2)])
-    assert exporter.take("commit orders").attributes["messaging.kafka.offset"] == 2
+    assert spans.take("commit orders").attributes["messaging.kafka.offset"] == 2
     hook.after(hook.before(), [SettledOffset("audit-1", 0, 1)])
 
 
-def test_settlement_has_at_most_the_links_of_a_span(hook, exporter):
+def test_settlement_has_at_most_the_links_of_a_span(hook, spans):
     hook.after(hook.before(), [SettledOffset("orders", n, 1, CREATED) for n in range(200)])
-    assert len(exporter.take("commit orders").links) == 128
+    assert len(spans.take("commit orders").links) == 128
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_settlement_has_at_most_the_links_of_a_span(hook, exporter):
     [("begin send end join", True), ("begin send end begin join end", False), ("send begin join end", False)],
     ids=["after its commit", "of the transaction before", "outside"],
 )
-def test_send_that_joins_a_transaction_has_its_end_if_it_was_sent_in_it(tracing, exporter, steps, has_end):
+def test_send_that_joins_a_transaction_has_its_end_if_it_was_sent_in_it(tracing, spans, steps, has_end):
     hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     for step in steps.split():
         if step == "begin":
@@ -202,8 +202,8 @@ def test_send_that_joins_a_transaction_has_its_end_if_it_was_sent_in_it(tracing,
             transaction.joined(call)
         else:
             transaction.ended(TransactionState.COMMIT_MESSAGE, start_ns=0)
-    sent = exporter.take("send orders").context.span_id
-    ends = exporter.take_all("end_transaction orders")
+    sent = spans.take("send orders").context.span_id
+    ends = spans.take_all("end_transaction orders")
     assert [end.links[0].context.span_id for end in ends] == [sent] * has_end
 
 
@@ -212,14 +212,14 @@ def test_send_that_joins_a_transaction_has_its_end_if_it_was_sent_in_it(tracing,
     [({"msg_id": "0102"}, None, True), ({"exception": ValueError("too late")}, "ValueError", False)],
     ids=["recalled", "failed"],
 )
-def test_recall_has_a_record_of_its_own_and_ends_once(tracing_with, exporter, clock, answer, error, success):
+def test_recall_has_a_record_of_its_own_and_ends_once(tracing_with, spans, clock, answer, error, success):
     info = ClientInfo(system="rocketmq", group_name="reminders-producer")
     hook = RecallHook(tracing=tracing_with(), info=info)
     call = hook.before("reminders")
     clock.advance(ms=7)
     for ended, its_answer in ((call, answer), (call, {"msg_id": "late"}), (None, answer)):
         hook.after(ended, **its_answer)
-    span = exporter.take("recall reminders")
+    span = spans.take("recall reminders")
     record = trace_context_of(span)
     assert (record.trace_type, record.success, record.cost_ms) == (TraceType.RECALL, success, 7)
     assert (record.group_name, record.beans[0].topic) == ("reminders-producer", "reminders")

@@ -29,11 +29,11 @@ class UnprintableError(Exception):
         raise ZeroDivisionError
 
 
-def test_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter, sent):
+def test_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, spans, sent):
     hook = ConsumeHook(tracing=tracing)
     (call,) = hook.before([incoming(topic="t")])
     hook.after(call, exception=UnprintableError())
-    handled = exporter.take("process t")
+    handled = spans.take("process t")
     assert (handled.status.status_code, handled.status.description) == (StatusCode.ERROR, "UnprintableError")
     assert handled.attributes["mqtrace.context_code"] == "EXCEPTION"
     assert handled.attributes["error.type"] == "UnprintableError"
@@ -48,14 +48,14 @@ def test_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, expor
     [("FAILED", "FAILED"), (ContextCode.FAILED, "FAILED"), *((odd, "RETURNNULL") for odd in ("typo", 99, []))],
     ids=repr,
 )
-def test_unknown_outcome_is_returnnull(tracing, exporter, outcome, code):
+def test_unknown_outcome_is_returnnull(tracing, spans, outcome, code):
     hook = ConsumeHook(tracing=tracing)
     first, second = (*hook.before([incoming(topic="t")]), *hook.before([incoming(topic="t")]))
     hook.after(first, code=outcome)
     handling = Handling(second.span)
     handling.outcome(outcome)
     hook.after(second, code=handling.code)
-    for span in exporter.take_all("process t"):
+    for span in spans.take_all("process t"):
         assert (span.attributes["mqtrace.context_code"], span.attributes["mqtrace.success"]) == (code, False)
 
 
@@ -70,14 +70,14 @@ def test_answer_that_cannot_be_recorded_still_ends_the_span(sent, no_failures_ye
     sent({"partition": Odd()})
 
 
-def test_message_that_cannot_be_recorded_leaves_the_others_of_its_poll(tracing, exporter, no_failures_yet):
+def test_message_that_cannot_be_recorded_leaves_the_others_of_its_poll(tracing, spans, no_failures_yet):
     hook = ConsumeHook(tracing=tracing)
     torn = incoming(("a header without a value",), topic="torn")
     calls = hook.before([incoming(topic="before"), torn, incoming(topic="after")])
     assert [call.indexes for call in calls] == [(0,), (2,)]
     for call in calls:
         hook.after(call)
-    assert [span.name for span in exporter.take_all()] == ["process before", "process after"]
+    assert [span.name for span in spans.take_all()] == ["process before", "process after"]
 
 
 def test_propagator_that_cannot_extract_is_a_counted_failure_without_a_span(tracing, propagating, no_failures_yet):
@@ -147,7 +147,7 @@ def interrupt(request):
 
 
 def test_what_a_signal_handler_raises_in_our_code_or_in_a_hook_reaches_the_application(
-    interrupt, tracing_with, exporter, no_failures_yet
+    interrupt, tracing_with, spans, no_failures_yet
 ):
     with pytest.raises(TimeLimitError):
         guarded("Hook.before")(interrupt)()
@@ -155,10 +155,10 @@ def test_what_a_signal_handler_raises_in_our_code_or_in_a_hook_reaches_the_appli
     tracing = tracing_with({"produce_hook": interrupt, "consume_hook": interrupt})
     with pytest.raises(TimeLimitError):
         SendHook(tracing=tracing).before("orders")
-    exporter.take("send orders")
+    spans.take("send orders")
     with pytest.raises(TimeLimitError):
         ConsumeHook(tracing=tracing).before([incoming()])
-    exporter.take("process orders")
+    spans.take("process orders")
 
 
 @pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
@@ -191,34 +191,34 @@ class Client:
 
 
 @pytest.mark.parametrize("as_record", [False, True])
-def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, exporter, clock, as_record):
+def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, spans, clock, as_record):
     hook = sender()
     Client(hook, "orders")
     clock.advance(ms=5)
     gc.collect()
-    assert exporter.take_all() == []  # the collector records nothing
+    assert spans.take_all() == []  # the collector records nothing
     clock.advance(ms=500)
     if as_record:
         hook.record("other", b"x", None, None, None)
     else:
         hook.before("other")
-    span = exporter.take(name="send orders")
+    span = spans.take(name="send orders")
     assert span.end_time - span.start_time == 5_000_000
     assert span.attributes["mqtrace.send_outcome"] == "abandoned"
 
 
-def test_call_that_has_ended_does_not_end_again(sender, exporter, caplog):
+def test_call_that_has_ended_does_not_end_again(sender, spans, caplog):
     hook = sender()
     call = hook.before("orders")
     hook.after(call, partition=0, offset=1)
     hook.after(call, error="abandoned")
     defer_end(hook, call, error="abandoned")
     assert not deferred_ends
-    assert exporter.take("send orders").attributes["mqtrace.success"] is True
+    assert spans.take("send orders").attributes["mqtrace.success"] is True
     assert caplog.records == []
 
 
-def test_interrupted_drain_loses_one_span_at_most(sender, exporter):
+def test_interrupted_drain_loses_one_span_at_most(sender, spans):
     hook = sender()
     calls = [hook.before("orders") for _ in range(1_500)]
     interrupted = sender()
@@ -230,10 +230,10 @@ def test_interrupted_drain_loses_one_span_at_most(sender, exporter):
         drain_deferred_ends()
     assert len(deferred_ends) == 1_500
     drain_deferred_ends()
-    assert len(exporter.take_all()) == 1_500
+    assert len(spans.take_all()) == 1_500
 
 
-def test_forked_child_ends_no_span_of_its_parent(sender, exporter):
+def test_forked_child_ends_no_span_of_its_parent(sender, spans):
     hook = sender()
     call, left = hook.before("orders"), hook.before("left")
     defer_end(hook, left, error="abandoned")
@@ -241,12 +241,12 @@ def test_forked_child_ends_no_span_of_its_parent(sender, exporter):
     def end_its_own():
         own = hook.before("of the child")
         right = not call.is_open and not call.try_end() and own.is_open and own.try_end()
-        return not right or exporter.take_all() != []
+        return not right or spans.take_all() != []
 
     assert run_in_child(end_its_own) == 0
     assert call.is_open
     hook.after(call, partition=0, offset=1)
-    assert [span.attributes["mqtrace.success"] for span in exporter.take_all()] == [False, True]
+    assert [span.attributes["mqtrace.success"] for span in spans.take_all()] == [False, True]
 
 
 AT_EXIT = """

@@ -23,7 +23,7 @@ from tests.support.opentelemetry_release import needs_sdk
 from tests.support.source_tree import ROOT
 
 
-def test_message_has_its_id_and_times_in_both_formats(tracing, clock, exporter):
+def test_message_has_its_id_and_times_in_both_formats(tracing, clock, spans):
     send = SendHook(system="mybroker", group_name="shop", servers="broker:9000", tracing=tracing)
     consume = ConsumeHook(system="mybroker", group_name="billing", servers="broker:9000", tracing=tracing)
     call = send.before("orders", body=b"abc", headers=[("KEYS", b"k1 k2")])
@@ -34,7 +34,7 @@ def test_message_has_its_id_and_times_in_both_formats(tracing, clock, exporter):
     (processing,) = consume.before([message])
     clock.advance(ms=7)
     consume.after(processing, code=ContextCode.FAILED)
-    sent, processed = trace_context_of(exporter.take()), exporter.take()
+    sent, processed = trace_context_of(spans.take()), spans.take()
     received = trace_context_of(processed)
     assert (sent.timestamp_ms, sent.cost_ms, sent.success) == (1_700_000_000_000, 12, True)
     assert (sent.beans[0].offset_msg_id, sent.beans[0].store_host) == ("orders-3@42", "node-2:9000")
@@ -55,7 +55,7 @@ class Unusable:
     __hash__ = None
 
 
-def test_hooks_never_raise_whatever_they_are_given(tracing_with, exporter, no_failures_yet):
+def test_hooks_never_raise_whatever_they_are_given(tracing_with, spans, no_failures_yet):
     tracing = tracing_with(receive_spans=True, empty_poll_spans=True, settle_spans=True)
     send, consume, settle = (each(tracing=tracing) for each in (SendHook, ConsumeHook, SettleHook))
     given = Unusable()
@@ -67,25 +67,25 @@ def test_hooks_never_raise_whatever_they_are_given(tracing_with, exporter, no_fa
     assert sum(failures().values()) == len(made)
 
 
-def test_clock_that_steps_back_makes_a_cost_of_zero(tracing, clock, exporter):
+def test_clock_that_steps_back_makes_a_cost_of_zero(tracing, clock, spans):
     hook = SendHook(tracing=tracing)
     call = hook.before("orders")
     clock.advance(ms=-5)
     hook.after(call)
-    assert exporter.take().attributes["mqtrace.cost_time"] == 0
+    assert spans.take().attributes["mqtrace.cost_time"] == 0
 
 
-def test_messages_of_several_topics_have_a_span_each(tracing, exporter):
+def test_messages_of_several_topics_have_a_span_each(tracing, spans):
     hook = ConsumeHook(tracing=tracing)
     calls = hook.before([incoming(topic=name, offset=n) for n, name in enumerate("abab")])
     assert [call.indexes for call in calls] == [(0, 2), (1, 3)]
     for call in calls:
         hook.after(call)
-    assert [span.name for span in exporter.take_all()] == ["process a", "process b"]
+    assert [span.name for span in spans.take_all()] == ["process a", "process b"]
 
 
 @pytest.fixture
-def joined(tracing_with, exporter):
+def joined(tracing_with, spans):
     """Begin a transaction of that many messages with a queue of the given size; ``transactions`` times, the last open."""
 
     def begin(count, queue_size, transactions=1):
@@ -97,29 +97,29 @@ def joined(tracing_with, exporter):
                 call = hook.before("orders", transaction_id=ends.transaction_id)
                 hook.after(call)
                 ends.joined(call)
-        assert len(exporter.take_all("send orders")) == count * transactions
+        assert len(spans.take_all("send orders")) == count * transactions
         return ends
 
     return begin
 
 
-def test_overlong_transaction_is_limited_and_counted_unless_abandoned(joined, exporter, caplog, monkeypatch):
+def test_overlong_transaction_is_limited_and_counted_unless_abandoned(joined, spans, caplog, monkeypatch):
     before = MqTraceInstrumentor().unrecorded
     joined(2, queue_size=2, transactions=2)
     assert MqTraceInstrumentor().unrecorded == before
     monkeypatch.setitem(outcome._missing, outcome.TOO_LONG, 0)
     ends = joined(5, queue_size=4)
     ends.ended(TransactionState.COMMIT_MESSAGE, start_ns=ends.now_ns())
-    assert len(exporter.take_all("end_transaction orders")) == 2
+    assert len(spans.take_all("end_transaction orders")) == 2
     assert MqTraceInstrumentor().unrecorded["transaction_too_long"] == 3
     assert ["5 messages" in record.getMessage() for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(("queue_size", "ends_shown"), [(None, 1000), (100, 50), (1, 1)])
-def test_ends_of_one_transaction_fit_into_the_queue(joined, exporter, queue_size, ends_shown):
+def test_ends_of_one_transaction_fit_into_the_queue(joined, spans, queue_size, ends_shown):
     ends = joined(1_100, queue_size=queue_size)
     ends.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=ends.now_ns())
-    assert len(exporter.take_all("end_transaction orders")) == ends_shown
+    assert len(spans.take_all("end_transaction orders")) == ends_shown
 
 
 @pytest.mark.parametrize("headers", [(("a", b"1"),), [["a", b"1"]], 5, "text"])
@@ -152,7 +152,7 @@ def test_first_server_is_split_into_host_and_port(servers, expected):
     assert host_and_port(servers) == expected
 
 
-def test_recorded_attributes_of_a_message_never_change(tracing, exporter):
+def test_recorded_attributes_of_a_message_never_change(tracing, spans):
     hook = ConsumeHook(tracing=tracing)
     headers, key = [("UNIQ_KEY", b"ID1")], bytearray(b"k1")
     message = incoming(offset=1, key=key, headers=headers)
@@ -161,7 +161,7 @@ def test_recorded_attributes_of_a_message_never_change(tracing, exporter):
     handed.clear()
     message.offset, headers[0], key[:] = 2, ("UNIQ_KEY", b"ID2"), b"k2"
     hook.after(call)
-    attributes = exporter.take().attributes
+    attributes = spans.take().attributes
     names = ("messaging.message.id", "messaging.kafka.offset", "messaging.kafka.message.key")
     assert [attributes[name] for name in names] == ["ID1", 1, "k1"]
 
@@ -202,8 +202,8 @@ def test_example_imports_public_names_only():
     assert "from otel_mqtrace." not in text.replace("from otel_mqtrace.exporters.native_file", "")
 
 
-def _taken(exporter):
-    span = exporter.take("process letters")
+def _taken(spans):
+    span = spans.take("process letters")
     record = trace_context_of(span)
     assert record.success is (record.context_code in {ContextCode.SUCCESS, ContextCode.TIME_OUT})
     assert (span.status.status_code is StatusCode.ERROR) is not record.success
@@ -230,12 +230,12 @@ both_ways = pytest.mark.parametrize("automatic", [False, True], ids=["block", "a
     [(False, 999, ContextCode.SUCCESS), (False, 1_000, ContextCode.TIME_OUT), (True, 50_000, ContextCode.FAILED)],
 )
 @both_ways
-def test_success_slower_than_the_limit_is_a_time_out(mailbox_with, exporter, clock, automatic, fails, ms, code):
+def test_success_slower_than_the_limit_is_a_time_out(mailbox_with, spans, clock, automatic, fails, ms, code):
     with _handle(mailbox_with(process_timeout_ms=1_000), automatic=automatic):
         clock.advance(ms=ms)
         if fails:
             process.failed()
-    assert _taken(exporter)[1] is code
+    assert _taken(spans)[1] is code
 
 
 async def _in_a_task(act):
@@ -245,19 +245,19 @@ async def _in_a_task(act):
 @pytest.mark.parametrize("code", [ContextCode.FAILED, ContextCode.RETURNNULL, ContextCode.EXCEPTION])
 @pytest.mark.parametrize("where", [lambda act: act(), lambda act: asyncio.run(_in_a_task(act))], ids=["here", "task"])
 @both_ways
-def test_handler_sets_its_outcome_from_anywhere(mailbox, exporter, automatic, where, code):
+def test_handler_sets_its_outcome_from_anywhere(mailbox, spans, automatic, where, code):
     def deep():
         with trace.NoOpTracer().start_as_current_span("inner"):
             process.outcome(code.name)
 
     with _handle(mailbox, automatic=automatic):
         where(deep)
-    span, recorded = _taken(exporter)
+    span, recorded = _taken(spans)
     assert recorded is code
     assert span.attributes["error.type"] == code.name
 
 
-def test_last_outcome_wins_and_does_not_affect_the_next_message(mailbox, exporter):
+def test_last_outcome_wins_and_does_not_affect_the_next_message(mailbox, spans):
     mailbox.take(Letter(1))
     process.outcome(ContextCode.SUCCESS)
     process.failed()
@@ -267,16 +267,16 @@ def test_last_outcome_wins_and_does_not_affect_the_next_message(mailbox, exporte
     mailbox.take(Letter(3))
     mailbox.done()
     expected = [ContextCode.FAILED, ContextCode.SUCCESS, ContextCode.SUCCESS]
-    assert [_taken(exporter)[1] for _ in range(3)] == expected
+    assert [_taken(spans)[1] for _ in range(3)] == expected
 
 
-def test_outcome_outside_of_a_handler_has_no_effect(mailbox, exporter):
+def test_outcome_outside_of_a_handler_has_no_effect(mailbox, spans):
     process.failed()
     process.outcome("RETURNNULL")
     assert not process.current().span.is_recording()
     with process(Letter(1)):
         pass
-    assert _taken(exporter)[1] is ContextCode.SUCCESS
+    assert _taken(spans)[1] is ContextCode.SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -285,17 +285,17 @@ def test_outcome_outside_of_a_handler_has_no_effect(mailbox, exporter):
     ids=["error", "ok"],
 )
 @both_ways
-def test_status_the_application_set_is_the_outcome(mailbox, exporter, automatic, status, code):
+def test_status_the_application_set_is_the_outcome(mailbox, spans, automatic, status, code):
     with _handle(mailbox, automatic=automatic):
         trace.get_current_span().set_status(status)
         trace.get_current_span().set_attribute("error.type", "CardRefused")
-    span, recorded = _taken(exporter)
+    span, recorded = _taken(spans)
     assert recorded is code
     assert (span.status.description, span.attributes["error.type"]) == (status.description, "CardRefused")
 
 
 @both_ways
-def test_message_and_its_handle_are_current_again_after_an_inner_block(mailbox, exporter, automatic):
+def test_message_and_its_handle_are_current_again_after_an_inner_block(mailbox, spans, automatic):
     with _handle(mailbox, automatic=automatic):
         outer, span = process.current(), trace.get_current_span()
         with process(Letter(2)) as inner:
@@ -303,13 +303,13 @@ def test_message_and_its_handle_are_current_again_after_an_inner_block(mailbox, 
             assert trace.get_current_span() is inner.span is not span
         assert (process.current(), trace.get_current_span()) == (outer, span)
         process.failed()
-    assert [_taken(exporter)[1] for _ in range(2)] == [ContextCode.SUCCESS, ContextCode.FAILED]
+    assert [_taken(spans)[1] for _ in range(2)] == [ContextCode.SUCCESS, ContextCode.FAILED]
 
 
-def test_one_failure_sets_the_outcome_of_the_batch(mailbox, exporter):
+def test_one_failure_sets_the_outcome_of_the_batch(mailbox, spans):
     for letter in process.each(mailbox.bundle(Letter(1), Letter(2), Letter(3))):
         if letter.number == 2:
             process.failed()
-    span, code = _taken(exporter)
+    span, code = _taken(spans)
     assert code is ContextCode.FAILED
     assert span.attributes["messaging.batch.message_count"] == 3

@@ -44,13 +44,13 @@ AMBIENT = NonRecordingSpan(SpanContext(0xB, HERE, False, TraceFlags(1)))
         ("both", (SENDER, [SENDER]), (SENDER, [SENDER, HERE])),
     ],
 )
-def test_parent_and_links_follow_the_option(tracing_with, exporter, process_context, alone, beside_a_span, as_record):
+def test_parent_and_links_follow_the_option(tracing_with, spans, process_context, alone, beside_a_span, as_record):
     hook = ConsumeHook(tracing=tracing_with(process_context=process_context))
     for ambient, expected in ((nullcontext(), alone), (trace.use_span(AMBIENT), beside_a_span)):
         with ambient:
             recorded = hook.record("orders", (0, 7, None, 1, None), [TRACEPARENT], None) if as_record else None
             hook.after(recorded or hook.before([incoming(TRACEPARENT)])[0])
-        assert _hangs(exporter.take("process orders")) == expected
+        assert _hangs(spans.take("process orders")) == expected
 
 
 @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
@@ -67,7 +67,7 @@ def test_baggage_without_a_span_is_no_parent(processed):
 
 
 class TestConsumeHook:
-    def test_hook_gets_the_span_and_its_messages(self, tracing_with, processed, exporter):
+    def test_hook_gets_the_span_and_its_messages(self, tracing_with, processed, spans):
         calls = []
 
         def hook(span, messages):
@@ -77,7 +77,7 @@ class TestConsumeHook:
         messages = [incoming(TRACEPARENT, offset=n) for n in range(2)]
         tracing = tracing_with({"consume_hook": hook}, receive_spans=True)
         ConsumeHook(tracing=tracing).received(messages, start_ns=0, batch=True)
-        assert exporter.take("poll orders").attributes["tenant"] == "t1"
+        assert spans.take("poll orders").attributes["tenant"] == "t1"
         assert processed(*messages, batch=True, collaborators={"consume_hook": hook}).attributes["tenant"] == "t1"
         assert calls == [("poll orders", [0, 1]), ("process orders", [0, 1])]
 
@@ -123,11 +123,11 @@ def test_explicit_mode_lasts_while_blocks_come(caplog):
 
 
 @pytest.fixture
-def letterbox(mailbox, exporter):
+def letterbox(mailbox, spans):
     """A mailbox of whose spans those that were not taken are of no interest."""
     yield mailbox
     gc.collect()
-    exporter.take_all("process letters")
+    spans.take_all("process letters")
 
 
 def _nothing_here():
@@ -173,13 +173,13 @@ class TestAutomatic:
         copy_context().run(poll)
         _nothing_here()
 
-    def test_span_of_the_application_stays_current_when_the_message_ends(self, letterbox, tracing, exporter):
+    def test_span_of_the_application_stays_current_when_the_message_ends(self, letterbox, tracing, spans):
         letterbox.take(Letter(1))
         with tracing.tracer.start_as_current_span("mine") as mine:
             letterbox.done()
             assert trace.get_current_span() is mine
         _nothing_here()
-        exporter.take("mine")
+        spans.take("mine")
 
     def test_baggage_of_the_handler_stays_when_the_message_ends(self, letterbox):
         letterbox.take(Letter(1, headers=(("baggage", b"from=sender"),)))
@@ -188,7 +188,7 @@ class TestAutomatic:
         _nothing_here()
         assert baggage.get_baggage("mine") == "1"
 
-    def test_consumers_polled_inside_each_other_s_messages_do_not_nest(self, letterbox, tracing, exporter):
+    def test_consumers_polled_inside_each_other_s_messages_do_not_nest(self, letterbox, tracing, spans):
         other = Mailbox.of(tracing)
         with tracing.tracer.start_as_current_span("loop") as loop:
             letterbox.take(Letter(1))
@@ -198,7 +198,7 @@ class TestAutomatic:
             assert trace.get_current_span() is inner
             other.done()
             assert trace.get_current_span() is loop
-        assert inner.parent.span_id == exporter.take("loop").context.span_id
+        assert inner.parent.span_id == spans.take("loop").context.span_id
 
 
 class TestBlocks:
@@ -212,29 +212,29 @@ class TestBlocks:
             assert current_span_id() == second
         _nothing_here()
 
-    def test_block_ends_once(self, letterbox, exporter):
+    def test_block_ends_once(self, letterbox, spans):
         block = process(Letter(1))
         with block:
             pass
         block.__exit__(None, None, None)
         _nothing_here()
-        exporter.take("process letters")
+        spans.take("process letters")
 
-    def test_block_that_is_never_left_ends_its_message(self, letterbox, exporter):
+    def test_block_that_is_never_left_ends_its_message(self, letterbox, spans):
         in_thread(process(Letter(1)).__enter__)  # dropped
         block = process(Letter(2))
         block.__enter__()
         block.__enter__()
         end_blocks(object())
         drain_deferred_ends()
-        assert len(exporter.take_all("process letters")) == 2
+        assert len(spans.take_all("process letters")) == 2
         end_blocks(letterbox)
         drain_deferred_ends()
-        assert exporter.take("process letters").attributes["mqtrace.context_code"] == "RETURNNULL"
+        assert spans.take("process letters").attributes["mqtrace.context_code"] == "RETURNNULL"
         block.__exit__(None, None, None)
-        exporter.assert_empty()
+        spans.assert_empty()
 
-    async def test_concurrent_tasks_have_their_own_message(self, letterbox, exporter):
+    async def test_concurrent_tasks_have_their_own_message(self, letterbox, spans):
         async def handle(number, barrier):
             async with process(Letter(number)) as handling:
                 for _ in range(3):
@@ -244,9 +244,9 @@ class TestBlocks:
 
         await asyncio.gather(*(handle(n, let_others_run) for n in range(5)))
         _nothing_here()
-        assert len({span.context.span_id for span in exporter.take_all("process letters")}) == 5
+        assert len({span.context.span_id for span in spans.take_all("process letters")}) == 5
 
-    async def test_cancelled_handler_ends_with_the_error_and_leaves_no_current_span(self, letterbox, exporter):
+    async def test_cancelled_handler_ends_with_the_error_and_leaves_no_current_span(self, letterbox, spans):
         started = asyncio.Event()
 
         async def handle():
@@ -260,11 +260,11 @@ class TestBlocks:
         with pytest.raises(asyncio.CancelledError):
             await task
         _nothing_here()
-        assert exporter.take("process letters").attributes["error.type"] == "CancelledError"
+        assert spans.take("process letters").attributes["error.type"] == "CancelledError"
 
 
 @pytest.mark.parametrize("is_taken", [True, False], ids=["taken", "ended"])
-def test_span_that_another_thread_adds_while_one_is_taken_or_ended_is_ended_too(tracing, exporter, is_taken):
+def test_span_that_another_thread_adds_while_one_is_taken_or_ended_is_ended_too(tracing, spans, is_taken):
     hook = ConsumeHook(tracing=tracing)
     first, late = (hook.before([incoming(topic="letters", offset=offset)])[0] for offset in range(2))
 
@@ -286,15 +286,15 @@ def test_span_that_another_thread_adds_while_one_is_taken_or_ended_is_ended_too(
         hook.after(first)
     delivery.finish()
     assert [first.is_open, late.is_open] == [False, False]
-    exporter.take_all("process letters")
+    spans.take_all("process letters")
 
 
 def _offset():
     return trace.get_current_span().attributes["messaging.kafka.offset"]
 
 
-def _codes(exporter):
-    return [span.attributes["mqtrace.context_code"] for span in exporter.take_all("process letters")]
+def _codes(spans):
+    return [span.attributes["mqtrace.context_code"] for span in spans.take_all("process letters")]
 
 
 async def _arriving(count):
@@ -304,13 +304,13 @@ async def _arriving(count):
 
 
 class TestLoops:
-    def test_each_message_is_current_in_the_body_of_the_loop_only(self, exporter):
+    def test_each_message_is_current_in_the_body_of_the_loop_only(self, spans):
         for letter in process.each(Letter(n) for n in range(3)):
             assert _offset() == letter.number
         _nothing_here()
-        assert _codes(exporter) == ["SUCCESS"] * 3
+        assert _codes(spans) == ["SUCCESS"] * 3
 
-    async def test_each_message_is_current_in_the_body_of_an_asynchronous_loop_only(self, exporter):
+    async def test_each_message_is_current_in_the_body_of_an_asynchronous_loop_only(self, spans):
         while_awaited = []
 
         async def watched():
@@ -323,10 +323,10 @@ class TestLoops:
             assert _offset() == letter.number
         _nothing_here()
         assert while_awaited == [trace.INVALID_SPAN] * 3
-        assert _codes(exporter) == ["SUCCESS"] * 3
+        assert _codes(spans) == ["SUCCESS"] * 3
 
     @pytest.mark.parametrize("error", [None, LookupError])
-    def test_left_loop_ends_its_message_at_once(self, exporter, error):
+    def test_left_loop_ends_its_message_at_once(self, spans, error):
         def consume():
             for _ in process.each([Letter(1), Letter(2)]):
                 if error:
@@ -338,16 +338,16 @@ class TestLoops:
             consume()
         _nothing_here()
         drain_deferred_ends()
-        assert _codes(exporter) == ["RETURNNULL"]
+        assert _codes(spans) == ["RETURNNULL"]
 
-    async def test_left_asynchronous_loop_ends_its_message_at_once(self, exporter):
+    async def test_left_asynchronous_loop_ends_its_message_at_once(self, spans):
         async for _ in process.each(_arriving(2)):
             break
         _nothing_here()
         drain_deferred_ends()
-        assert _codes(exporter) == ["RETURNNULL"]
+        assert _codes(spans) == ["RETURNNULL"]
 
-    def test_loop_collected_by_another_thread_leaves_no_current_span(self, exporter):
+    def test_loop_collected_by_another_thread_leaves_no_current_span(self, spans):
         kept = [process.each([Letter(1), Letter(2)])]
         next(kept[0])
         with ThreadPoolExecutor(1) as pool:
@@ -355,34 +355,34 @@ class TestLoops:
             assert pool.submit(trace.get_current_span).result(timeout=10) is trace.INVALID_SPAN
         _nothing_here()
         drain_deferred_ends()
-        assert _codes(exporter) == ["RETURNNULL"]
+        assert _codes(spans) == ["RETURNNULL"]
 
-    def test_exception_of_the_source_is_not_an_outcome(self, exporter):
+    def test_exception_of_the_source_is_not_an_outcome(self, spans):
         def failing():
             yield Letter(1)
             raise ConnectionError
 
         with pytest.raises(ConnectionError):
             list(process.each(failing()))
-        assert _codes(exporter) == ["SUCCESS"]
+        assert _codes(spans) == ["SUCCESS"]
 
 
 class TestDecorated:
     @pytest.mark.parametrize("decorate", [process, process(), process(consumer=object())])
-    def test_message_is_found_among_all_arguments(self, exporter, decorate):
+    def test_message_is_found_among_all_arguments(self, spans, decorate):
         class Biller:
             @decorate
             def handle(self, first, *, letter):
                 return _offset()
 
         assert Biller().handle("not a message", letter=Letter(7)) == 7
-        assert _codes(exporter) == ["SUCCESS"]
+        assert _codes(spans) == ["SUCCESS"]
 
     def test_function_without_a_message_runs_without_a_span(self):
         assert process(lambda text: text)("t") == "t"
 
     @pytest.mark.parametrize("form", ["function", "object"])
-    async def test_decorated_coroutine_function_stays_one(self, exporter, form):
+    async def test_decorated_coroutine_function_stays_one(self, spans, form):
         class Handler:
             async def __call__(self, letter):
                 await let_others_run()
@@ -391,9 +391,9 @@ class TestDecorated:
         handle = process(Handler() if form == "object" else Handler().__call__)
         assert inspect.iscoroutinefunction(handle)
         assert await handle(Letter(7)) is ContextCode.FAILED
-        assert _codes(exporter) == ["FAILED"]
+        assert _codes(spans) == ["FAILED"]
 
-    def test_generator_has_its_message_current_in_its_body_only(self, exporter, tracing_with):
+    def test_generator_has_its_message_current_in_its_body_only(self, spans, tracing_with):
         tracer = tracing_with().tracer
 
         @process
@@ -415,10 +415,10 @@ class TestDecorated:
         _nothing_here()
         assert body.throw(LookupError()) == 7
         assert list(body) == []
-        assert exporter.take("part").parent.span_id == parent
-        assert _codes(exporter) == ["FAILED"]
+        assert spans.take("part").parent.span_id == parent
+        assert _codes(spans) == ["FAILED"]
 
-    def test_generator_that_raises_is_an_exception(self, exporter):
+    def test_generator_that_raises_is_an_exception(self, spans):
         @process
         def parts(letter):
             yield 1
@@ -427,9 +427,9 @@ class TestDecorated:
         with pytest.raises(LookupError):
             list(parts(Letter(7)))
         parts(Letter(8)).close()  # never started: no span
-        assert _codes(exporter) == ["EXCEPTION"]
+        assert _codes(spans) == ["EXCEPTION"]
 
-    def test_collected_generator_is_returnnull_and_cleans_up(self, exporter):
+    def test_collected_generator_is_returnnull_and_cleans_up(self, spans):
         cleaned = []
 
         @process
@@ -442,9 +442,9 @@ class TestDecorated:
         next(parts(Letter(7)))
         gc.collect()
         assert cleaned == [7]
-        assert _codes(exporter) == ["RETURNNULL"]
+        assert _codes(spans) == ["RETURNNULL"]
 
-    async def test_asynchronous_generator_has_its_message_current_in_its_body_only(self, exporter):
+    async def test_asynchronous_generator_has_its_message_current_in_its_body_only(self, spans):
         @process
         async def parts(letter):
             received = yield _offset()
@@ -463,17 +463,17 @@ class TestDecorated:
         await anext(dropped)
         await dropped.aclose()
         _nothing_here()
-        assert _codes(exporter) == ["SUCCESS", "RETURNNULL"]
+        assert _codes(spans) == ["SUCCESS", "RETURNNULL"]
 
 
 @pytest.mark.parametrize("consumer", [None, object()])
-def test_poll_that_returned_nothing_is_a_block_without_a_span(exporter, consumer):
+def test_poll_that_returned_nothing_is_a_block_without_a_span(spans, consumer):
     with process(None, consumer=consumer) as handling:
         handling.failed()
-    exporter.assert_empty()
+    spans.assert_empty()
 
 
-def test_baggage_is_restored_inside_only(exporter):
+def test_baggage_is_restored_inside_only(spans):
     letter = Letter(1, headers=(TRACEPARENT, ("baggage", b"order=42")))
     context.attach(baggage.set_baggage("mine", "1"))
     handle = process(lambda _letter: baggage.get_all())
@@ -485,7 +485,7 @@ def test_baggage_is_restored_inside_only(exporter):
     seen = [handle(letter), asyncio.run(consume()), *(baggage.get_all() for _ in process.each([letter]))]
     assert [dict(each) for each in seen] == [{"mine": "1", "order": "42"}] * 3
     assert dict(baggage.get_all()) == {"mine": "1"}
-    assert _codes(exporter) == ["SUCCESS"] * 3
+    assert _codes(spans) == ["SUCCESS"] * 3
 
 
 async def test_closed_loop_closes_its_generator():

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from opentelemetry import baggage, context, propagate, trace
+from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.propagators.composite import CompositePropagator
@@ -35,6 +35,7 @@ from opentelemetry.sdk.trace.sampling import (
 from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.sampling import TracerState, max_links
+from otel_mqtrace.hooks.scope import BlockScope
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter
@@ -266,9 +267,9 @@ SENDS = 400
 
 
 @pytest.fixture
-def sampling(tracing_with, exporter):
+def sampling(tracing_with, spans):
     def make(topic_sampling, sampler=DEFAULT_ON):
-        collaborators = {"tracer_provider": provider(SimpleSpanProcessor(exporter), sampler=sampler)}
+        collaborators = {"tracer_provider": provider(SimpleSpanProcessor(spans), sampler=sampler)}
         return tracing_with(collaborators, topic_sampling=topic_sampling)
 
     return make
@@ -289,7 +290,7 @@ def test_share_of_zero_records_no_span_and_sends_the_unsampled_flag(sampling):
     assert (call.span_context.is_valid, call.is_recorded, len(headers["UNIQ_KEY"])) == (True, False, 32)
 
 
-def test_share_is_decided_by_the_trace_id_as_in_every_ratio_sampler(sampling, exporter):
+def test_share_is_decided_by_the_trace_id_as_in_every_ratio_sampler(sampling, spans):
     """Kept are exactly the ids OpenTelemetry's ratio sampler keeps: two of a quarter in a row make a quarter."""
     random.seed(7)  # the SDK draws its ids from there
     tracing = sampling({"orders": 0.25}, sampler=ParentBased(TraceIdRatioBased(0.25)))
@@ -298,7 +299,7 @@ def test_share_is_decided_by_the_trace_id_as_in_every_ratio_sampler(sampling, ex
     kept = {call.span_context.trace_id for call in calls if call.is_recorded}
     assert kept == {call.span_context.trace_id for call in calls if call.span_context.trace_id & (2**64 - 1) < bound}
     assert SENDS * 0.15 < len(kept) < SENDS * 0.35
-    assert {span.context.trace_id for span in exporter.take_all("send orders")} == kept
+    assert {span.context.trace_id for span in spans.take_all("send orders")} == kept
     assert len({call.span_context.trace_id for call in calls}) == SENDS
 
 
@@ -308,37 +309,37 @@ def test_share_is_decided_by_the_trace_id_as_in_every_ratio_sampler(sampling, ex
     ids=["first pattern, other topics", "a kept trace is the SDK's to sample"],
 )
 def test_first_matching_pattern_decides_and_what_is_left_is_sampled_by_the_sdk(
-    sampling, exporter, shares, sampler, recorded
+    sampling, spans, shares, sampler, recorded
 ):
     tracing = sampling(shares, sampler)
     topics = ("audit.keep", "audit.drop", "orders")
     assert [topic for topic in topics if _send(tracing, topic).is_recorded] == recorded
-    assert [span.name for span in exporter.take_all()] == [f"send {topic}" for topic in recorded]
+    assert [span.name for span in spans.take_all()] == [f"send {topic}" for topic in recorded]
 
 
-def test_send_inside_a_trace_is_not_sampled_by_its_topic(sampling, exporter):
+def test_send_inside_a_trace_is_not_sampled_by_its_topic(sampling, spans):
     tracing = sampling({"*": 0.0})
     with tracing.tracer.start_as_current_span("handle a request") as parent:
         _send(tracing)
-    assert exporter.take("send orders").parent.span_id == parent.get_span_context().span_id
-    exporter.take("handle a request")
+    assert spans.take("send orders").parent.span_id == parent.get_span_context().span_id
+    spans.take("handle a request")
 
 
-def test_process_span_that_begins_a_trace_is_sampled_by_its_topic(sampling, exporter):
+def test_process_span_that_begins_a_trace_is_sampled_by_its_topic(sampling, spans):
     hook = ConsumeHook(tracing=sampling({"orders": 0.0}))
     for topic in ("orders", "invoices"):
         for call in hook.before([incoming(topic=topic)]):
             hook.after(call)
-    assert [span.name for span in exporter.take_all()] == ["process invoices"]
+    assert [span.name for span in spans.take_all()] == ["process invoices"]
 
 
-def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
+def test_other_traces_of_the_provider_keep_their_own_ids(sampling, spans):
     tracing = sampling({"orders": 1.0})
     generator = tracing.tracer.id_generator
     calls = [_send(tracing), _send(tracing, "free"), _send(tracing)]
     tracing.tracer.start_span("mine").end()
     assert tracing.tracer.id_generator is generator  # the application's too
-    ids = [span.context.trace_id for span in exporter.take_all()]
+    ids = [span.context.trace_id for span in spans.take_all()]
     assert len(set(ids)) == 4
     assert ids[:3] == [call.span_context.trace_id for call in calls]
 
@@ -352,8 +353,7 @@ HEADERS = st.one_of(
 
 
 def hook(sampler: Sampler = ALWAYS_OFF) -> SendHook:
-    provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
-    return SendHook(tracing=Tracing.create(tracer_provider=provider))
+    return SendHook(tracing=Tracing.create(tracer_provider=provider(sampler=sampler)))
 
 
 def inject_unsampled(hook: SendHook, topic: str, headers: Any) -> Any:
@@ -383,11 +383,8 @@ def test_unsampled_send_has_the_headers_of_any_other_send(headers: Any) -> None:
 def test_unsampled_send_carries_state_and_baggage_of_the_current_span() -> None:
     parent = trace.SpanContext(1, 2, is_remote=False, trace_state=trace.TraceState([("vendor", "x")]))
     inside = trace.set_span_in_context(trace.NonRecordingSpan(parent))
-    token = context.attach(baggage.set_baggage("order", "42", inside))
-    try:
+    with BlockScope(baggage.set_baggage("order", "42", inside)):
         headers = dict(inject_unsampled(hook(DEFAULT_OFF), "orders", None))
-    finally:
-        context.detach(token)
     assert re.fullmatch(rb"00-0{31}1-[0-9a-f]{16}-00", headers["traceparent"])
     assert (headers["tracestate"], headers["baggage"]) == (b"vendor=x", b"order=42")
 
@@ -401,27 +398,27 @@ def test_suppressed_send_or_other_propagator_has_no_shortcut(propagating: Any) -
     assert inject_unsampled(unsampled, "orders", None) is None
 
 
-def _beans_of_a_poll(tracing, exporter, count):
+def _beans_of_a_poll(tracing, spans, count):
     hook = ConsumeHook(tracing=tracing)
     for call in hook.before([incoming(topic="t", offset=n) for n in range(count)], batch=True):
         hook.after(call)
-    return [[bean.offset_msg_id for bean in trace_context_of(span).beans] for span in exporter.take_all()]
+    return [[bean.offset_msg_id for bean in trace_context_of(span).beans] for span in spans.take_all()]
 
 
 @pytest.mark.parametrize(
     ("max_links", "count", "sizes"),
     [(4, 10, [4, 4, 2]), (1, 10, [1] * 10), (0, 10, [1] * 10), (None, 10, [10]), (SpanLimits.UNSET, 130, [128, 2])],
 )
-def test_batch_is_split_by_the_link_limit_of_the_provider(exporter, max_links, count, sizes):
-    tracer_provider = provider(SimpleSpanProcessor(exporter), span_limits=SpanLimits(max_links=max_links))
-    beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=tracer_provider), exporter, count)
+def test_batch_is_split_by_the_link_limit_of_the_provider(spans, max_links, count, sizes):
+    tracer_provider = provider(SimpleSpanProcessor(spans), span_limits=SpanLimits(max_links=max_links))
+    beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=tracer_provider), spans, count)
     assert [len(each) for each in beans] == sizes
     assert [name for each in beans for name in each] == [f"t-0@{n}" for n in range(count)]
 
 
-def test_link_limit_of_a_late_provider_is_used(exporter, monkeypatch):
+def test_link_limit_of_a_late_provider_is_used(spans, monkeypatch):
     tracing = Tracing.create(settings=Settings())
     assert tracing.links_per_span == 128
-    late = provider(SimpleSpanProcessor(exporter), span_limits=SpanLimits(max_links=4))
+    late = provider(SimpleSpanProcessor(spans), span_limits=SpanLimits(max_links=4))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", late)
-    assert [len(each) for each in _beans_of_a_poll(tracing, exporter, 10)] == [4, 4, 2]
+    assert [len(each) for each in _beans_of_a_poll(tracing, spans, 10)] == [4, 4, 2]

@@ -22,7 +22,6 @@ from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.support.mailbox import SENDER, TRACEPARENT, incoming
 
@@ -90,14 +89,10 @@ def test_propagator_without_a_trace_header_makes_a_client_span(sent, propagating
 
 
 @pytest.mark.parametrize(("headers", "name"), [({}, "orders-0@4"), ({"UNIQ_KEY": b"mine"}, "mine")])
-def test_id_that_could_not_be_written_is_not_used(tracing_with, propagating, no_failures_yet, headers, name):
-    kept = RecordingExporter()
-    hook = SendHook(tracing=tracing_with({"tracer_provider": recording_provider(kept)}))
+def test_id_that_could_not_be_written_is_not_used(sent, propagating, no_failures_yet, headers, name):
     propagating(Mock(TextMapPropagator, fields=frozenset(), **{"inject.side_effect": ZeroDivisionError}))
-    call = hook.before("orders", headers=headers)
-    assert call.headers is None
-    hook.after(call, partition=0, offset=4)
-    assert kept.take("send orders").attributes["messaging.message.id"] == name
+    call, span = sent({"partition": 0, "offset": 4}, headers=headers)
+    assert (call.headers, span.attributes["messaging.message.id"]) == (None, name)
     assert guard.failures() == {"SendHook.headers": 1}
 
 
@@ -182,13 +177,13 @@ def test_failed_send_has_its_error_type(sent):
     assert [event.attributes["exception.message"] for event in span.events] == ["torn"]
 
 
-def test_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, exporter):
+def test_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, spans):
     """RocketMQ refuses a message that has its own property among the user's."""
     hook = SendHook(tracing=tracing_with(), info=ClientInfo(system="rocketmq"))
     call = hook.before("orders", key=b"k", headers={"a": "1", "DELAY": "3"})
     assert _names(call) == ["a", "DELAY", "traceparent"]
     hook.after(call, partition=1, offset=2, offset_msg_id="0A00", msg_id="01AB", cluster_id="never")
-    span = exporter.take("send orders")
+    span = spans.take("send orders")
     attributes = span.attributes
     assert [name for name in attributes if ".kafka." in name] == []
     (bean,) = trace_context_of(span).beans
@@ -228,7 +223,7 @@ def test_send_to_the_trace_topic_is_warned_of_once(sender, caplog):
     assert "MQTRACE_TRACE_TOPIC" in line
 
 
-def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, exporter):
+def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, spans):
     tracing = tracing_with(propagation=False)
     hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     transaction.begin()
@@ -236,7 +231,7 @@ def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tr
     transaction.joined(call)
     transaction.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=transaction.now_ns())
     hook.after(call, error="_PURGE_QUEUE", partition=0, offset=5)
-    end, send = (trace_context_of(exporter.take()).beans[0] for _ in range(2))
+    end, send = (trace_context_of(spans.take()).beans[0] for _ in range(2))
     assert end.msg_id == send.msg_id
     assert len(send.msg_id) == 32
     assert (end.transaction_state, end.transaction_id) == (TransactionState.ROLLBACK_MESSAGE, send.transaction_id)
@@ -249,24 +244,24 @@ def _send(tracing):
     return call
 
 
-def test_produce_hook_may_add_attributes_and_rename(tracing_with, exporter):
+def test_produce_hook_may_add_attributes_and_rename(tracing_with, spans):
     def name_it(span, call):
         span.update_name(f"publish {call.topic}")
         span.set_attribute("tenant", dict(call.headers)["tenant"].decode())
 
     call = _send(tracing_with({"produce_hook": name_it}))
-    span = exporter.take("publish orders")
+    span = spans.take("publish orders")
     assert span.attributes["tenant"] == "eu"
     assert trace_context_of(span).beans[0].msg_id == call.attributes["messaging.message.id"]
 
 
-def test_exception_of_a_hook_is_counted_and_logged_once(tracing_with, exporter, caplog, no_failures_yet):
+def test_exception_of_a_hook_is_counted_and_logged_once(tracing_with, spans, caplog, no_failures_yet):
     tracing = tracing_with(dict.fromkeys(("produce_hook", "consume_hook"), Mock(side_effect=ZeroDivisionError)))
     consume = ConsumeHook(tracing=tracing)
     for call in [_send(tracing) for _ in range(3)]:
         consume.after(*consume.before([incoming(*call.headers)]))
-    assert [span.attributes["mqtrace.success"] for span in exporter.take_all("process orders")] == [True] * 3
-    sends = exporter.take_all("send orders")
+    assert [span.attributes["mqtrace.success"] for span in spans.take_all("process orders")] == [True] * 3
+    sends = spans.take_all("send orders")
     assert len(sends) == 3
     assert guard.failures() == {"produce_hook": 3, "consume_hook": 3}
     assert [name in message for name, message in zip(guard.failures(), caplog.messages, strict=True)] == [True] * 2

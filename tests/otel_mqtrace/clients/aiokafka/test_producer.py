@@ -378,8 +378,6 @@ async def test_send_each_continues_after_the_sent_messages(sending, spans, store
 
 
 class EarlyProducer(AIOKafkaProducer):
-    """Made before anything is instrumented, and does its own before sending."""
-
     async def send(self, topic, value=None, *args, **kwargs):
         return await super().send(topic, value.upper(), *args, **kwargs)
 

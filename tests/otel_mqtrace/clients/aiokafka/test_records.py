@@ -118,25 +118,24 @@ def records(draw, topic):
     return lambda: ConsumerRecord(topic, partition, offset, timestamp, 0, key, value, None, *sizes, travelled)
 
 
+def _returning(answer):
+    async def method(self):
+        return answer
+
+    return method
+
+
 async def _consume(world, batch, make, cluster_id, took_ms):
     consumer = _Consumer(cluster_id)
     messages = [each() for each in make]
 
-    async def getone(self):
-        return messages[0]
-
-    async def getmany(self):
-        by_partition = {}
-        for each in messages:
-            by_partition.setdefault(TopicPartition(each.topic, each.partition), []).append(each)
-        return by_partition
-
-    async def stop(self):
-        pass
-
-    await (traced_getmany(getmany) if batch else traced_getone(getone))(consumer)
+    by_partition = {}
+    for each in messages:
+        by_partition.setdefault(TopicPartition(each.topic, each.partition), []).append(each)
+    fetch = traced_getmany(_returning(by_partition)) if batch else traced_getone(_returning(messages[0]))
+    await fetch(consumer)
     world.clock.advance(ms=took_ms)
-    await traced_async_close(stop)(consumer)
+    await traced_async_close(_returning(None))(consumer)
     return consumer  # it stays until the spans are exported
 
 
