@@ -298,14 +298,7 @@ class Interrupting:
             os.kill(os.getpid(), signal.NUMBER)
 sys.meta_path.insert(0, Interrupting())
 """
-_AT_THE_END = """
-class Registering:
-    def find_spec(self, name, path, target=None):
-        if name == "otel_mqtrace.cli":
-            atexit.register(os.kill, os.getpid(), signal.NUMBER)
-sys.meta_path.insert(0, Registering())
-sys.argv[1:] = ["--version"]
-"""
+_AT_THE_END = _DURING_IMPORT.replace("os.kill(", "atexit.register(os.kill, ") + 'sys.argv[1:] = ["--version"]\n'
 _AFTER_THE_END = """
 class Last:
     def __del__(self, kill=os.kill, process=os.getpid(), number=signal.NUMBER): kill(process, number)

@@ -3,7 +3,7 @@
 import threading
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
@@ -79,6 +79,13 @@ def stuck_processor(**options):
     processor.on_end(span("in flight"))
     assert exporter.entered.wait(GENEROUS_S)
     return processor, exporter
+
+
+def tracer_of(processor):
+    """A tracer whose spans go to ``processor``."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    return provider.get_tracer("tests")
 
 
 def lane_of(exporter, *, clock=None, background=False, **settings):

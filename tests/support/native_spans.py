@@ -1,12 +1,12 @@
 """Spans of the kinds the native exporters write, made by a real SDK from our own mapping."""
 
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes, share_attributes
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from tests.support.lanes import tracer_of
 
 _SOMEWHERE = SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
@@ -39,9 +39,7 @@ def span_attributes(trace_ctx):
 def traced(*exporters, **options):
     """A processor without threads and a function that makes the spans of contexts pass through it."""
     processor = MqTraceSpanProcessor(*exporters, **{"background": False, **options})
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    tracer = provider.get_tracer("tests")
+    tracer = tracer_of(processor)
 
     def trace(*contexts):
         for trace_ctx in contexts:

@@ -4,8 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 MQTRACE = (sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())")
 
@@ -73,3 +76,15 @@ def run_in_child(act: Callable[[], Any]) -> int:
         finally:
             os._exit(number)  # a child must never run on into its parent's tests
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@contextmanager
+def no_file_beyond(size_bytes: int) -> Iterator[None]:
+    """Refuse this process larger files, as a full disk does; skip the test where there is no such limit."""
+    resource = pytest.importorskip("resource", reason="this system has no limit on the size of files")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

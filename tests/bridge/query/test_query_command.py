@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import resource
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +18,7 @@ from otel_mqtrace.cli import main
 from tests.support.archives import ID, T0, answer_of, consume, land, landed, pub
 from tests.support.html_page import Page
 from tests.support.native_vectors import RECORDED
+from tests.support.programs import no_file_beyond
 from tests.support.source_tree import ROOT
 
 MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
@@ -223,12 +223,8 @@ def test_page_that_cannot_be_written_is_removed_unless_a_file_was_there(landing,
     file = tmp_path / "message.html"
     if existed:
         file.write_text("<!doctype html>")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # a disk with room for 100 bytes
-    try:
+    with no_file_beyond(100):
         code, _, err = _query(capsysbinary, "--msg-id", ID, "--landing", landing, "--html", str(file))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (code, file.exists()) == (2, existed)
     assert err == f"mqtrace: error: cannot write --html {file}: File too large; raise ulimit -f\n"
 

@@ -6,7 +6,6 @@ from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition, admin, cimpl
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from otel_mqtrace import client_properties
@@ -15,7 +14,7 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter, connection_of
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native import encode_context
-from tests.support.lanes import span, worker_ended
+from tests.support.lanes import span, tracer_of, worker_ended
 from tests.support.native_spans import bean, pub, sub
 from tests.support.shown import shown
 
@@ -45,10 +44,8 @@ def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka, exporte
 
 def test_started_span_is_delivered_before_it_ends(kafka, traced, landed):
     processor, _ = traced(_exporter(kafka))
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(processor)
     attributes = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}
-    provider.get_tracer("tests").start_span("process", attributes=attributes)
+    tracer_of(processor).start_span("process", attributes=attributes)
     assert processor.force_flush()
     assert [record.trace_type for record in landed()[1]] == [TraceType.SUB_BEFORE]
 
@@ -244,12 +241,11 @@ def test_batch_is_split_into_messages_the_broker_accepts(kafka, exported, landed
 
 def test_exporter_behind_the_stock_processor_delivers_ends_of_ours(kafka, landed):
     """As OTEL_TRACES_EXPORTER=mqtrace_native attaches it: ends only, foreign spans passed over."""
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_exporter(kafka)))
-    tracer = provider.get_tracer("tests")
+    processor = BatchSpanProcessor(_exporter(kafka))
+    tracer = tracer_of(processor)
     tracer.start_span("foreign").end()
     tracer.start_span("process", attributes={"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}).end()
-    provider.shutdown()
+    processor.shutdown()
     assert [record.trace_type for record in landed()[1]] == [TraceType.SUB_AFTER]
 
 

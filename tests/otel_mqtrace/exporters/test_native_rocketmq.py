@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from bridge.forwarder.rocketmq_source import RemotingTraceSource
@@ -17,7 +16,7 @@ from otel_mqtrace.rocketmq.messages import decode_messages, decompress_body
 from tests.support.archives import find_by_key
 from tests.support.clocks import TickingClock
 from tests.support.landings import records_of
-from tests.support.lanes import GENEROUS_S, worker_ended
+from tests.support.lanes import GENEROUS_S, tracer_of, worker_ended
 from tests.support.native_spans import bean, pub, sub
 from tests.support.programs import run_in_child
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, TRACE_TOPIC, response_to, tracing_cluster
@@ -82,9 +81,8 @@ def test_messages_are_spread_over_brokers_and_queues(cluster, exported):
 
 def test_concurrent_exports_of_several_threads_are_delivered(cluster):
     """As OpenTelemetry's SimpleSpanProcessor calls an exporter: from whatever thread ends a span."""
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter_to(cluster)))
-    tracer = provider.get_tracer("tests")
+    processor = SimpleSpanProcessor(exporter_to(cluster))
+    tracer = tracer_of(processor)
 
     def consume(number):
         attributes = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(number).msg_id}
@@ -92,7 +90,7 @@ def test_concurrent_exports_of_several_threads_are_delivered(cluster):
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(consume, range(100)))
-    provider.shutdown()
+    processor.shutdown()
     assert ids_in(landed_in(cluster)) == sorted(bean(number).msg_id for number in range(100))
 
 

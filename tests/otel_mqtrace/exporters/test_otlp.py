@@ -9,12 +9,9 @@ import pytest
 import requests
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http import trace_exporter as stock
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_service
 from opentelemetry.sdk._configuration import _import_exporters
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext
 
@@ -24,8 +21,10 @@ from otel_mqtrace.exporters.http_session import CheckingSession, RepeatingSessio
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.clocks import TickingClock
-from tests.support.lanes import GENEROUS_S
+from tests.support.lanes import GENEROUS_S, tracer_of
 from tests.support.otlp_receiver import GrpcReceiver, OtlpReceiver
+
+_BROKEN = ReadableSpan("broken", SpanContext(1, 2, is_remote=False), start_time=-1)
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_http_compresses_spans_as_the_environment_sets(spans, receiver, compress
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
     assert OtlpSpanExporter().export(spans) is SpanExportResult.SUCCESS
-    expected = ExportTraceServiceRequest.FromString(encode_spans(spans).SerializeToString())
+    expected = trace_service.ExportTraceServiceRequest.FromString(encode_spans(spans).SerializeToString())
     bodies = [each.SerializeToString(deterministic=True) for each in expected.resource_spans[0].scope_spans[0].spans]
     assert sorted(body for kept in receiver.spans.values() for _, body in kept) == sorted(bodies)
     assert receiver.paths == ["/v1/traces"]
@@ -86,10 +85,6 @@ def test_request_is_repeated_until_the_receiver_is_back(spans, receiver, exporte
     assert (receiver.requests, len(receiver.spans)) == (2, 2)
 
 
-def _broken():
-    return ReadableSpan("broken", SpanContext(1, 2, is_remote=False), start_time=-1)
-
-
 @pytest.fixture
 def receiver():
     with OtlpReceiver() as running:
@@ -104,7 +99,7 @@ def exporter(receiver):
 @pytest.mark.parametrize(("status", "rejects", "exported", "failed"), [(200, 0, 2, 0), (400, 0, 0, 2), (200, 1, 1, 1)])
 def test_each_span_is_counted_once_under_its_reason(spans, receiver, exporter, status, rejects, exported, failed):
     receiver.status, receiver.rejects = status, rejects
-    exporter.export_batches([[_broken(), each] for each in spans])
+    exporter.export_batches([[_BROKEN, each] for each in spans])
     outcome = exporter.take_outcome()
     assert (outcome.exported, outcome.failed, outcome.dropped) == (exported, failed, {"encode_error": 2})
     assert outcome.lost[0] == outcome.lost[2] == "encode_error"
@@ -114,7 +109,10 @@ def test_each_span_is_counted_once_under_its_reason(spans, receiver, exporter, s
 @pytest.mark.parametrize(
     ("reply", "rejected"),
     [
-        (ExportTraceServiceResponse(partial_success={"rejected_spans": 2, "error_message": "old"}), (2, "old")),
+        (
+            trace_service.ExportTraceServiceResponse(partial_success={"rejected_spans": 2, "error_message": "old"}),
+            (2, "old"),
+        ),
         (b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "old"}, "more": 1}', (2, "old")),
         *((reply, (0, "")) for reply in (b"", b"{}", b'{"partialSuccess": null}', b"{", b"{\xff}", b"OK")),
     ],
@@ -125,12 +123,11 @@ def test_partial_success_is_read_in_protobuf_and_in_json(reply, rejected):
 
 def test_waiting_batches_share_one_request_limited_by_size(receiver, exporter, monkeypatch):
     processor = MqTraceSpanProcessor(exporter, max_export_batch_size=10, background=False)
-    provider = TracerProvider()
-    provider.add_span_processor(processor)
+    tracer = tracer_of(processor)
 
     def end_spans(count):
         for _ in range(count):
-            provider.get_tracer("shop").start_span("pack").end()
+            tracer.start_span("pack").end()
 
     end_spans(35)
     assert processor.run_once() == 30
@@ -146,7 +143,7 @@ def test_waiting_batches_share_one_request_limited_by_size(receiver, exporter, m
 def test_batch_larger_than_a_receiver_takes_is_split(spans, receiver, exporter, monkeypatch):
     monkeypatch.setattr(otlp, "_MAX_REQUEST_BYTES", len(encode_spans(spans).SerializeToString()) - 1)
     monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
-    exporter.export([*spans, _broken()])
+    exporter.export([*spans, _BROKEN])
     assert exporter.take_outcome().lost == {2: "encode_error"}
     assert (len(receiver.paths), len(receiver.spans)) == (2, 2)
 
@@ -154,7 +151,7 @@ def test_batch_larger_than_a_receiver_takes_is_split(spans, receiver, exporter, 
 def test_span_of_a_failed_request_among_joined_batches_is_reported(spans, receiver, exporter, monkeypatch):
     monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
     receiver.status = 400
-    assert exporter.export_batches([[spans[0]], [_broken(), spans[1]]]) is SpanExportResult.FAILURE
+    assert exporter.export_batches([[spans[0]], [_BROKEN, spans[1]]]) is SpanExportResult.FAILURE
     outcome = exporter.take_outcome()
     assert (outcome.failed, outcome.dropped, outcome.exported) == (2, {"encode_error": 1}, 0)
     assert outcome.lost == {0: "export_failed", 1: "encode_error", 2: "export_failed"}

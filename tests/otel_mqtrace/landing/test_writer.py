@@ -1,7 +1,6 @@
 """Parts of a landing: written, finished, and adopted when their writer died."""
 
 import base64
-import contextlib
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ import pytest
 from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter, adopt_orphans, claim, manifest_path
 from otel_mqtrace.testing import ManualClock
-from tests.support.programs import run_in_child
+from tests.support.programs import no_file_beyond, run_in_child
 
 DAY_MS = 24 * 3600 * 1000
 NOW_MS = 1_700_000_000_000  # 2023-11-14
@@ -178,24 +177,13 @@ def test_directory_that_cannot_be_made_is_a_usage_error(tmp_path):
 _FULL = r"^cannot write to the landing \S+: file too large; raise ulimit -f$"
 
 
-@contextlib.contextmanager
-def _no_file_beyond(size_bytes):
-    resource = pytest.importorskip("resource", reason="this system has no limit on the size of files")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def _offsets(root):
     return [json.loads(line)["offset"] for path in _visible(root) for line in (root / path).read_text().splitlines()]
 
 
 def test_failed_write_leaves_the_part_as_it_was(writer, tmp_path):
     writer.write([_message(1)])
-    with _no_file_beyond(300), pytest.raises(UsageError, match=_FULL):
+    with no_file_beyond(300), pytest.raises(UsageError, match=_FULL):
         writer.write([_message(2, body=b"x" * 1000)])
     writer.write([_message(3)])
     [part] = writer.finish()
@@ -204,7 +192,7 @@ def test_failed_write_leaves_the_part_as_it_was(writer, tmp_path):
 
 
 def test_part_whose_first_write_failed_is_removed(writer, tmp_path):
-    with _no_file_beyond(10), pytest.raises(UsageError):
+    with no_file_beyond(10), pytest.raises(UsageError):
         writer.write([_message(1)])
     assert writer.finish() == ()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -216,7 +204,7 @@ def test_part_whose_first_write_failed_is_removed(writer, tmp_path):
 def test_parquet_part_that_could_not_be_finished_is_retried(tmp_path):
     writer = LandingWriter(tmp_path, format="parquet")
     writer.write([_message(1)])
-    with _no_file_beyond(100), pytest.raises(UsageError, match=_FULL):
+    with no_file_beyond(100), pytest.raises(UsageError, match=_FULL):
         writer.finish()
     assert _visible(tmp_path) == []
     writer.write([_message(2)])

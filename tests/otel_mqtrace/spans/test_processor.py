@@ -69,9 +69,7 @@ def test_mock_as_an_exporter_gets_each_span_once():
     exporter = Mock()
     exporter.export.return_value = SpanExportResult.FAILURE
     processor = MqTraceSpanProcessor(exporter, background=False)
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    provider.get_tracer("tests").start_span("a").end()
+    lanes.tracer_of(processor).start_span("a").end()
     processor.force_flush()
     assert _account(processor)["failed"] == _account(processor)["offered"] == 1
     assert [(row["side"], row["count"]) for row in processor.ledger()["rows"]] == [("otlp", 1)]
@@ -215,10 +213,8 @@ def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity(reader, metri
 def test_processor_metrics_equal_the_stats(reader, metrics):
     exporter = lanes.Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     exporter.component_type = "ours"
-    provider, limits = (
-        MeterProvider([reader], shutdown_on_exit=False),
-        {"max_queue_size": 2, "max_export_batch_size": 1},
-    )
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    limits = {"max_queue_size": 2, "max_export_batch_size": 1}
     processor = MqTraceSpanProcessor(exporter, meter_provider=provider, background=False, clock=ManualClock(), **limits)
     for name in "abc":
         processor.on_end(lanes.span(name))
@@ -269,7 +265,6 @@ class Flushing(lanes.Scripted):
     def __init__(self, act=lambda: True):
         super().__init__()
         self.act = act
-        self.entered = threading.Event()
 
     def force_flush(self, timeout_millis=30000):
         super().force_flush(timeout_millis)
@@ -494,9 +489,7 @@ def test_shutdown_of_several_threads_is_once_and_exporter_gets_its_timeouts():
 
 def test_exported_span_is_freed():
     processor = MqTraceSpanProcessor(lanes.Scripted(), background=False)
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    live = provider.get_tracer("x").start_span("a")
+    live = lanes.tracer_of(processor).start_span("a")
     reference = weakref.ref(live)
     live.end()
     del live

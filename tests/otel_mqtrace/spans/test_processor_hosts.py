@@ -210,9 +210,7 @@ def test_sigterm_with_the_documented_recipe_loses_no_span():
     assert (done.returncode, json.loads(done.stdout)) == (143, [True, "queued"])
 
 
-APPLICATION = (
-    WRITING
-    + """
+APPLICATION = """
 tracer.start_span("import").end()
 
 def app(environ, start_response):
@@ -220,11 +218,10 @@ def app(environ, start_response):
     start_response("200 OK", [])
     return [str(os.getpid()).encode()]
 """
-)
 
 
 def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
-    (tmp_path / "application.py").write_text(APPLICATION)
+    (tmp_path / "application.py").write_text(WRITING + APPLICATION)
     options = ["--preload", "-w", "2", "-b", "127.0.0.1:0", "--no-control-socket", "application:app"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

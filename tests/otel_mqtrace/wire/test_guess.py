@@ -100,12 +100,6 @@ def test_send_of_a_go_client_began_before_its_stamp():
     }
 
 
-def batch(ids, offsets):
-    return TraceContext(
-        trace_type=TraceType.PUB, cost_ms=7, beans=(TraceBean(topic="t", msg_id=ids, offset_msg_id=offsets),)
-    )
-
-
 @pytest.mark.parametrize(
     ("ids", "offsets", "exploded"),
     [
@@ -115,7 +109,8 @@ def batch(ids, offsets):
     ],
 )
 def test_batch_is_split_by_its_ids(ids, offsets, exploded):
-    made = native.explode(batch(ids, offsets))
+    bean = TraceBean(topic="t", msg_id=ids, offset_msg_id=offsets)
+    made = native.explode(TraceContext(trace_type=TraceType.PUB, cost_ms=7, beans=(bean,)))
     assert [(each.beans[0].msg_id, each.beans[0].offset_msg_id) for each in made] == exploded
     assert {(each.beans[0].topic, each.cost_ms) for each in made} == {("t", 7)}
 

@@ -43,9 +43,8 @@ def damaged(draw):
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(body)))
         until = draw(st.integers(at, min(len(body), at + 8)))
-        body = (
-            body[:at] + draw(st.sampled_from(ODD) | st.binary(max_size=4) | st.just(body[at:until] * 2)) + body[until:]
-        )
+        new = draw(st.sampled_from(ODD) | st.binary(max_size=4) | st.just(body[at:until] * 2))
+        body = body[:at] + new + body[until:]
     return body
 
 

@@ -3,8 +3,7 @@
 import math
 import random
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -73,15 +72,8 @@ DROPS = [
 ]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A run whose budgets are spent."""
-
-    budgets: budgets.Budgets
-    rows: list[dict[str, Any]]
-
-
-def spend(buckets: list[pa.Table], drops: list[CountedDrop]) -> Outcome:
+def spend(buckets: list[pa.Table], drops: list[CountedDrop]) -> SimpleNamespace:
+    """Return the spent ``budgets`` of a run and its ``rows``."""
     policy, facts = read_policy(None), facts_of(EVENTS, read_policy(None))
     given = explain_buckets(buckets, pa.Table.from_pylist([], schema=EVENT), policy, facts)
     spent = budgets.Budgets(LedgerRead(drops=tuple(drops)), policy=policy, facts=facts)
@@ -89,7 +81,7 @@ def spend(buckets: list[pa.Table], drops: list[CountedDrop]) -> Outcome:
     closed = (bucket.filter(pa.array(~is_residue(bucket))) for bucket in buckets)
     settled = sum_of(budgets.Settled, [budgets.note_settled(rows, spent.near) for rows in closed])
     paid = spent.spend(residue, given, settled)
-    return Outcome(spent, rows_with(pa.concat_tables(buckets), paid))
+    return SimpleNamespace(budgets=spent, rows=rows_with(pa.concat_tables(buckets), paid))
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.columns import is_known
-from spark_jobs.explain.drop_budget import (
-    CELL_MS,
-    Allocation,
-    Loss,
-    LossGroup,
-    allocate,
-    carry_over,
-    choose_rows,
-    group_residue,
-    spark_hash,
-)
+from spark_jobs.explain import drop_budget
+from spark_jobs.explain.drop_budget import CELL_MS, Allocation, Loss, LossGroup
 from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.schemas import CountedDrop
@@ -38,7 +29,7 @@ def drop(cell: int | None, count: int = 1, *, cause: str = "queue_full", **field
 
 def cover(losses, drops) -> dict[int | None, int]:
     reasons = Counter()
-    for each in allocate(losses, drops)[0]:
+    for each in drop_budget.allocate(losses, drops)[0]:
         reasons[each.group.cell] += each.count
     return dict(reasons)
 
@@ -75,17 +66,17 @@ def test_drops_cover_losses(losses, drops, covered):
 
 
 def test_known_loss_uses_its_drops_before_any_other_is_covered():
-    allocated, *used = allocate([loss(7, 3), loss(8, known=True)], [drop(7, 2)])
+    allocated, *used = drop_budget.allocate([loss(7, 3), loss(8, known=True)], [drop(7, 2)])
     assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], [(2,), (2,)])
     settled = replace(loss(8, known=True), is_settled=True)
-    allocated, *used = allocate([settled, loss(7, 2)], [drop(7), drop(8)])
+    allocated, *used = drop_budget.allocate([settled, loss(7, 2)], [drop(7), drop(8)])
     assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], [(1, 1), (1, 0)])
-    assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
+    assert drop_budget.allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
 
 
 def test_drop_with_a_bucket_is_spent_before_one_without():
     losses, drops = [loss(7, 2), loss(90, 2)], [drop(None, 2, cause="send_failed"), drop(7, 2)]
-    allocated, used, _ = allocate(losses, drops)
+    allocated, used, _ = drop_budget.allocate(losses, drops)
     assert [(each.group.cell, each.cause, each.count) for each in allocated] == [
         (7, "queue_full", 2),
         (90, "send_failed", 2),
@@ -122,7 +113,7 @@ def _most(losses: list[Loss], drops: list[CountedDrop]) -> int:
 
 @given(losses=_LOSSES, drops=_DROPS)
 def test_allocation_covers_as_much_as_the_drops_allow_and_never_more(losses, drops):
-    allocated, used, _ = allocate(losses, drops)
+    allocated, used, _ = drop_budget.allocate(losses, drops)
     covered = Counter()
     for each in allocated:
         covered[each.group] += each.count
@@ -152,7 +143,7 @@ count = partial(drop, None)
     ],
 )
 def test_loss_that_is_counted_again_is_carried_over_once(now, earlier, left):
-    counts = carry_over(now, earlier)
+    counts = drop_budget.carry_over(now, earlier)
     assert [one.count for one in counts[: len(now)]] == left
     assert sum(one.count for one in counts[len(now) :]) == sum(one.count for one in earlier)
 
@@ -177,7 +168,7 @@ def rows_of(*rows: dict) -> dict:
 )
 def test_hash_of_a_row_equals_sparks(values, expected):
     """Printed by Spark 3.5: ``select xxhash64(a, b, c, d)``."""
-    assert spark_hash(*values) == expected
+    assert drop_budget.spark_hash(*values) == expected
 
 
 @pytest.mark.parametrize(
@@ -190,21 +181,21 @@ def test_hash_of_a_row_equals_sparks(values, expected):
 )
 def test_process_is_read_from_the_id_that_the_losing_process_generated(made, process):
     columns = rows_of({"msg_id": made, "attempt_id": ID})
-    assert group_residue(columns).groups[0].process == process
+    assert drop_budget.group_residue(columns).groups[0].process == process
     other = rows_of({"kind": "consume", "msg_id": ID, "attempt_id": made})
-    assert group_residue(other).groups[0].process == process
-    assert group_residue(rows_of({"kind": "recall", "msg_id": ID})).groups[0].process is None
+    assert drop_budget.group_residue(other).groups[0].process == process
+    assert drop_budget.group_residue(rows_of({"kind": "recall", "msg_id": ID})).groups[0].process is None
 
 
 def test_keys_of_a_group_are_chosen_by_time_then_by_hash():
     made = [{"msg_id": f"M{number}", "otlp.end_ms": at, "event_ms": at} for number, at in enumerate([5, 5, 5, 1, None])]
     columns = rows_of(*made)
-    grouped, is_open = group_residue(columns), is_known(columns["reason"])
-    by_hash = sorted(range(3), key=lambda row: spark_hash("publish", f"M{row}", 5))
+    grouped, is_open = drop_budget.group_residue(columns), is_known(columns["reason"])
+    by_hash = sorted(range(3), key=lambda row: drop_budget.spark_hash("publish", f"M{row}", 5))
     order = [3, *by_hash, 4]
     group = grouped.groups[0]
     for count in range(6):
-        chosen = choose_rows(columns, grouped, is_open, [Allocation(group, "full", count)])
+        chosen = drop_budget.choose_rows(columns, grouped, is_open, [Allocation(group, "full", count)])
         assert {row for row, _ in chosen} == set(order[:count])
-    two = choose_rows(columns, grouped, is_open, [Allocation(group, "a", 2), Allocation(group, "b", 1)])
+    two = drop_budget.choose_rows(columns, grouped, is_open, [Allocation(group, "a", 2), Allocation(group, "b", 1)])
     assert two == [(order[0], "a"), (order[1], "a"), (order[2], "b")]

@@ -54,11 +54,9 @@ def test_more_neighbours_than_are_kept_are_unknown_not_absent(tasks):
     def neighbours(count: int) -> list[dict]:
         return [{"kind": "consume", "msg_id": uid(10), "status": "PENDING"} for _ in range(count)]
 
-    assert (
-        collect([lost_send(9), *neighbours(run_evidence.MOST_MOMENTS)], "next1", tasks=tasks).moments(0)
-        == [0] * run_evidence.MOST_MOMENTS
-    )
-    assert collect([lost_send(9), *neighbours(run_evidence.MOST_MOMENTS + 1)], "next1", tasks=tasks).moments(0) is None
+    most = run_evidence.MOST_MOMENTS
+    assert collect([lost_send(9), *neighbours(most)], "next1", tasks=tasks).moments(0) == [0] * most
+    assert collect([lost_send(9), *neighbours(most + 1)], "next1", tasks=tasks).moments(0) is None
 
 
 def test_counter_of_the_next_id_wraps_around():

@@ -63,9 +63,8 @@ def test_event_is_left_open_by_the_verdict_of_its_key(verdict, left_as):
     )
     selected = lifecycle.select_left_open(candidates, verdicts(SETTLED, verdict))
     assert selected.schema == EVENT
-    assert [(row["first_seen_run"], row["left_as"]) for row in selected.to_pylist()] == (
-        [(2, left_as)] if left_as else []
-    )
+    left = [(row["first_seen_run"], row["left_as"]) for row in selected.to_pylist()]
+    assert left == ([(2, left_as)] if left_as else [])
 
 
 @pytest.mark.parametrize(

@@ -44,27 +44,12 @@ class RunRows:
         return {row["msg_id"]: row for row in rows}
 
 
-def run(
-    root: Path,
-    events: list[dict[str, Any]],
-    *,
-    ledger: LedgerRead | None = None,
-    has_earlier_input: bool = False,
-    **policy: Any,
-) -> RunRows:
+def run(root: Path, events: list[dict[str, Any]], *, begin_ms: int | None = None, **how: Any) -> RunRows:
     """Run once over ``events`` on the history below ``root``."""
-    rules = replace(read_policy(None), **policy)
+    rules = replace(read_policy(None), begin_ms=begin_ms)
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
-        reconciled = reconcile(
-            place,
-            sides,
-            rules,
-            most_samples=10,
-            progress=no_progress,
-            ledger=ledger,
-            has_earlier_input=has_earlier_input,
-        )
+        reconciled = reconcile(place, sides, rules, most_samples=10, progress=no_progress, **how)
         result = conclude(place, reconciled, no_report, out=root)
     return RunRows(root, result, read_verdicts(root))
 

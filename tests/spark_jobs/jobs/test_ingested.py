@@ -21,10 +21,8 @@ SPANS = topic_address("broker:9092", "spans")
 
 def side(**changes):
     """One side as a reader tells of it; ``take`` adds its files."""
-    return EventSide(
-        **{"records_read": 2, "exploded": 1, "sources": ("a.jsonl",), "layouts": ("landing",), "last_event_ms": 7}
-        | changes
-    )
+    plain = {"records_read": 2, "exploded": 1, "sources": ("a.jsonl",), "layouts": ("landing",), "last_event_ms": 7}
+    return EventSide(**plain | changes)
 
 
 def span_range(first, end, partition=0):

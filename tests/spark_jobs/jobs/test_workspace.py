@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import signal
 import stat
 import tempfile
@@ -15,7 +14,7 @@ from bridge.storage import as_path, list_files
 from bridge.storage.stores import Store
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.workspace import replace_outcome, work_directory
-from tests.support.programs import run_in_child, run_program, signalled_at
+from tests.support.programs import no_file_beyond, run_in_child, run_program, signalled_at
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 
@@ -131,13 +130,8 @@ def test_outcome_is_replaced_whole_or_not_at_all(outcome, monkeypatch, failing):
 
 @pytest.mark.parametrize("large", NEW)
 def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome, large):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(UsageError, match="File too large"):
-            replace_outcome(NEW | {large: "new" * 100}, *outcome, has_verdicts=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with no_file_beyond(100), pytest.raises(UsageError, match="File too large"):
+        replace_outcome(NEW | {large: "new" * 100}, *outcome, has_verdicts=True)
     assert state(outcome[1]) == _OLD
 
 

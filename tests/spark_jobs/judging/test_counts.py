@@ -14,17 +14,10 @@ from spark_jobs.columns import hash_texts
 from spark_jobs.history.lifecycle import Runs, assign_lifecycle
 from spark_jobs.jobs.judge_tasks import Counted, HistoryFiles
 from spark_jobs.jobs.summarise import read_samples, read_slowest
+from spark_jobs.judging import durations as timing
 from spark_jobs.judging.columns import NullableInts, flatten_sides
 from spark_jobs.judging.counts import CountPlan, bucket_width_ms, count_verdicts
-from spark_jobs.judging.durations import (
-    MEASURES,
-    Durations,
-    Histogram,
-    count_messages,
-    find_messages,
-    group_histograms,
-    measure,
-)
+from spark_jobs.judging.durations import MEASURES, Durations, Histogram
 from spark_jobs.judging.evidence import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.report.result import Instance
@@ -61,9 +54,11 @@ def verdicts():
 
 @pytest.fixture(scope="module")
 def durations(verdicts):
-    durations = sum_of(Durations, (measure(flatten_sides(part)) for part in parts_of(verdicts)))
+    durations = sum_of(Durations, (timing.measure(flatten_sides(part)) for part in parts_of(verdicts)))
     for part in parts_of(verdicts):
-        count_messages(durations, [find_messages(flatten_sides(piece)) for piece in (part[:40], part[40:])])
+        timing.count_messages(
+            durations, [timing.find_messages(flatten_sides(piece)) for piece in (part[:40], part[40:])]
+        )
     return durations
 
 
@@ -116,7 +111,7 @@ def test_only_keys_in_scope_are_counted():
         if (side, msg_id) != ("native", "LOST")
     ]
     verdicts = verdicts_on(events, policy=replace(read_policy(None), begin_ms=START_MS, grace_ms=0))
-    durations, counted = measure(flatten_sides(verdicts)), Counted.of(verdicts, HOW, HistoryFiles())
+    durations, counted = timing.measure(flatten_sides(verdicts)), Counted.of(verdicts, HOW, HistoryFiles())
     arrivals = {side: (one.count, one.max) for side, one in durations.arrival().items()}
     assert arrivals == {"native": (2, 30), "otlp": (3, 7)}
     (topic,) = durations.topics()
@@ -146,7 +141,7 @@ def test_merged_histogram_ranks_like_the_sorted_values(parts, share):
     assert merged.rank([share]) == [values[math.ceil(share * len(values)) - 1]]
     assert (merged.count, merged.least, merged.most) == (len(values), values[0], values[-1])
     numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    apart = dict(group_histograms(numbers, NullableInts.of(pa.array(value for part in parts for value in part))))
+    apart = dict(timing.group_histograms(numbers, NullableInts.of(pa.array(value for part in parts for value in part))))
     whole = {number: Histogram.of(np.array(part)) for number, part in enumerate(parts)}
     assert list(map(repr, apart.items())) == list(map(repr, whole.items()))
 

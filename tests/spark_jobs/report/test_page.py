@@ -16,18 +16,7 @@ from spark_jobs.report.samples import LINK_FIELDS
 from spark_jobs.report.summary import render_summary
 from spark_jobs.taxonomy import FieldVerdict, Status, Verdict
 from tests.support.html_page import Page
-from tests.support.results import (
-    gates,
-    groups,
-    instances,
-    latency,
-    otlp_fields,
-    result,
-    sample,
-    timeline,
-    timelines,
-    trend,
-)
+from tests.support.results import gates, groups, instances, otlp_fields, result, sample, timeline, timelines, trend
 from tools.pictures import find_sections, main
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -305,10 +294,8 @@ def test_many_groups_and_topics_show_the_worst_and_sum_up_the_others():
     quiet = replace(one, deliveries=10, failures=0, unmatched=0)
     many = [replace(quiet, topic=f"topic-{at // 100:03}", group=f"group-{at:05}") for at in range(10_000)]
     many = (*many[:-1], replace(many[-1], unmatched=3))
-    topics = tuple(
-        Topic(topic=f"topic-{at:05}", sends=7, failures=int(at == 9_998), unmatched=0, publish=Latency())
-        for at in range(10_000)
-    )
+    topic = Topic(topic="", sends=7, failures=0, unmatched=0, publish=Latency())
+    topics = tuple(replace(topic, topic=f"topic-{at:05}", failures=int(at == 9_998)) for at in range(10_000))
     read = page(result(groups=many, topics=topics))
     table = read.table("Who consumed what")
     assert len(table.rows) == 1 + 50 + 1
@@ -322,32 +309,21 @@ def test_many_groups_and_topics_show_the_worst_and_sum_up_the_others():
 def test_page_of_ten_million_messages_stays_within_its_size():
     name = "订单<script>" + "x" * 200
     one, *_ = groups()
-    sent = latency()["publish"]
+    topic = Topic(topic="", sends=1_000, failures=1, unmatched=1, publish=result().latency["publish"])
+    verdicts = {word.value: 9_999_999 for word in FieldVerdict}
+    field = Field(name="", verdicts=verdicts, differing_pairs=((name, name, 9_999_999),) * 5)
     statuses = {status.value: 10_000_000 + at for at, status in enumerate(Status)}
+    bucket = TimeBucket(start_ms=0, width_ms=600_000, findings={(name, None): n for name, n in statuses.items()})
     timeline = timelines("M")["M"]
     many = tuple(sample(at, status=f"STATUS_{at % 8}", topic=name, group=name) for at in range(400))
     huge = result(
         status=statuses,
         status_by_kind={f"kind-{at}": statuses for at in range(4)},
         reason_detail={f"rule-{at}": 10_000_000 for at in range(40)},
-        fields=tuple(
-            Field(
-                name=f"field_{at}",
-                verdicts={word.value: 9_999_999 for word in FieldVerdict},
-                differing_pairs=((name, name, 9_999_999),) * 5,
-            )
-            for at in range(20)
-        ),
+        fields=tuple(replace(field, name=f"field_{at}") for at in range(20)),
         groups=tuple(replace(one, topic=name, group=f"{name}{at}", deliveries=1_000_000) for at in range(2_000)),
-        topics=tuple(
-            Topic(topic=f"{name}{at}", sends=1_000, failures=1, unmatched=1, publish=sent) for at in range(2_000)
-        ),
-        timeline=tuple(
-            TimeBucket(
-                start_ms=at * 600_000, width_ms=600_000, findings={(name, None): n for name, n in statuses.items()}
-            )
-            for at in range(1_000, 1_288)
-        ),
+        topics=tuple(replace(topic, topic=f"{name}{at}") for at in range(2_000)),
+        timeline=tuple(replace(bucket, start_ms=at * 600_000) for at in range(1_000, 1_288)),
         instances=instances() * 25,
         trend=trend(30),
         samples=many,

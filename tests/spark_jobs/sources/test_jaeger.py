@@ -86,9 +86,8 @@ def test_jaeger_is_a_file_of_its_spans_and_other_sources_stay_as_they_are(answer
         assert (file, topic) == ("a.jsonl", "kafka://a:1/t")
         name = f"jaeger-{server.replace(':', '-')}.jsonl"
         assert [*map(name_fetched, (file, fetched, topic))] == [None, name, None]
-        assert (
-            as_path(fetched).read_text(encoding="utf-8").count('"traceId": "ab"') == 1
-        )  # a scope may be without spans
+        text = as_path(fetched).read_text(encoding="utf-8")
+        assert text.count('"traceId": "ab"') == 1  # a scope may be without spans
 
 
 def test_jaeger_without_traces_is_named_by_its_address(answering, capsys):
