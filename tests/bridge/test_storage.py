@@ -152,8 +152,6 @@ _RANGES = st.tuples(st.integers(1, 3 << 19), st.integers(0, len(_CONTENT) - 1))
 
 
 class FilesInMemory(WebHdfs):
-    """HDFS with one file."""
-
     def info(self, path):
         return file_info("/", path, len(_CONTENT), 0)
 

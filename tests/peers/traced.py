@@ -85,7 +85,6 @@ def handle(kafka: Any, topic: str, count: int = 1, *, handler: Callable[[Message
 
 
 def of_message(payload: bytes) -> list[dict[str, Any]]:
-    """Return the spans that a server returns."""
     return list(spans_of(parse_message(payload) or []))
 
 

@@ -5,8 +5,8 @@ import re
 import shutil
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.testing.embedded import EmbeddedKafka
@@ -24,33 +24,23 @@ _STAND_INS = ("pip", "make", "docker", "otelcol-contrib", "kafka-topics.sh", "cu
 _PRELUDE = """
 set -eu
 {stand_ins}
-python() {{ case "${{2-}}" in (tests.proofs.bench.scale) shift 2; {scale} "$@";; (*) command python "$@";; esac; }}
+python() {{ case "${{2-}}" in (tests.proofs.bench.scale) shift 2; {stand_in} scale "$@";; (*) command python "$@";; esac; }}
 mqtrace() {{
   code=0
   case "$*" in
-    (*s3a://*|*hdfs://*) {parse} "$@"; return;;  # there is no such store: tests/cluster has them
+    (*s3a://*|*hdfs://*) {stand_in} parsed "$@"; return;;  # there is no such store: tests/cluster has them
     (forward*--once*) ;;
     (forward*) set -- "$@" --once;;  # it would go on until stopped
-    (*--every*|*://spark-*) {parse} "$@"; return;;  # so would this, and there is no such cluster: tests/cluster has one
+    (*--every*|*://spark-*) {stand_in} parsed "$@"; return;;  # so would this, and there is no such cluster: tests/cluster has one
     (*--print-policy*) ;;
-    ("demo --messages 500 --seed 7 --out mqtrace-demo") {parse} "$@"; return;;  # tests/flow runs this very one
-    ({skipped}) {look_up} "$@"; return;;
+    ("demo --messages 500 --seed 7 --out mqtrace-demo") {stand_in} parsed "$@"; return;;  # tests/flow runs this very one
+    ({skipped}) {stand_in} looked_up "$@"; return;;
   esac
   command mqtrace "$@" || code=$?
   case "$1:$code" in doctor:1) return 0;; esac  # findings are an answer
   return $code
 }}
 """
-
-
-@dataclass(frozen=True)
-class Left:
-    """What one run of the application has left in ``home``: spans, a landing, bodies, wherever a document looks for them."""
-
-    home: Path
-    bodies: tuple[bytes, ...]
-    message_id: str
-    day: str
 
 
 _SPANS = ("traces", "spans", "otlp")
@@ -92,18 +82,11 @@ class World:
         Without ``on_spark`` the commands that start a Spark read their options and look their sources up, no more.
         ``programs`` is the ``bin`` of a virtual environment in which ``pip`` installs and the commands are run.
         """
-        script = _HERE / "stand_in.py"
+        python = f"{sys.executable} {_HERE / 'stand_in.py'}"
         stood_in = _STAND_INS if programs is None else [name for name in _STAND_INS if name != "pip"]
-        stand_ins = "\n".join(f'{name}() {{ {sys.executable} {script} {name} "$@"; }}' for name in stood_in)
-        python = f"{sys.executable} {script}"
+        stand_ins = "\n".join(f'{name}() {{ {python} {name} "$@"; }}' for name in stood_in)
         skipped = "'no command'" if on_spark else "reconcile' '*|graph' '*"
-        prelude = _PRELUDE.format(
-            stand_ins=stand_ins,
-            scale=f"{python} scale",
-            parse=f"{python} parsed",
-            look_up=f"{python} looked_up",
-            skipped=skipped,
-        )
+        prelude = _PRELUDE.format(stand_ins=stand_ins, stand_in=python, skipped=skipped)
         known = {**self._environment(programs), **environment}
         done = run_program("bash", "-c", prelude + text, cwd=cwd, env=known)
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -112,19 +95,14 @@ class World:
         return done.stdout
 
     def _environment(self, programs):
-        clean = clean_environment()
-        if programs is not None:
-            clean.pop("PYTHONPATH", None)
-        own = {"PYTHONPATH": str(ROOT)} if programs is None else {}
-        return {
-            **clean,
-            **own,
-            "PATH": f"{programs or Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "APPLICATION_SERVERS": self.kafka.bootstrap_servers,
-            "OTEL_EXPORTER_OTLP_ENDPOINT": self.receiver.endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka",
-        }
+        return clean_environment(
+            PYTHONPATH=str(ROOT) if programs is None else "",
+            PATH=f"{programs or Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            APPLICATION_SERVERS=self.kafka.bootstrap_servers,
+            OTEL_EXPORTER_OTLP_ENDPOINT=self.receiver.endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+            OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="confluent_kafka",
+        )
 
     def put(self):
         """Put what the application has left into both trace topics, and its spans into a Collector's topic."""
@@ -136,7 +114,7 @@ class World:
 
 
 def application_run(home):
-    """Run the application once in ``home``, and keep what it leaves."""
+    """Run the application once in ``home``; return what it left: spans, a landing, bodies, wherever a document looks for them."""
     shutil.copy(_HERE / "application.py", home / "app.py")
     (home / "docs").symlink_to(ROOT / "docs")
     for directory in ("build", "ledgers", *_SPANS):
@@ -156,7 +134,7 @@ def application_run(home):
     bodies = tuple(landed_bodies(home / "landing"))
     (home / "body.bin").write_bytes(b"".join(bodies))
     beans = [bean for record in records_of(bodies) for bean in record.beans]
-    return Left(
+    return SimpleNamespace(
         home=home,
         bodies=bodies,
         message_id=next(bean.msg_id for bean in beans if bean.keys == "order-7"),

@@ -32,9 +32,8 @@ def span_of(event: Event, rules: span_fields.SpanRules) -> ReadableSpan:
         kind=operation.kind,
         context=_context(meaning.trace_id, meaning.span_id, is_remote=False),
         parent=None if meaning.parent_id is None else _context(meaning.trace_id, meaning.parent_id, is_remote=True),
-        resource=Resource(
-            {SERVICE_NAME: span_fields.encodable(meaning.service)}
-        ),  # not ``create``: nothing of this process
+        # not ``create``: nothing of this process
+        resource=Resource({SERVICE_NAME: span_fields.encodable(meaning.service)}),
         attributes=_attributes(meaning, rules),
         status=Status(StatusCode.UNSET if meaning.failure is None else StatusCode.ERROR),
         start_time=meaning.start_ms * span_fields.NS_PER_MS,

@@ -8,8 +8,6 @@ VOID = {"meta", "link", "br", "input", "img", "hr"}
 
 @dataclass
 class Table:
-    """One table: its caption and its rows of cell texts."""
-
     caption: str = ""
     rows: list[list[str]] = field(default_factory=list)
 
@@ -45,9 +43,6 @@ class Page(HTMLParser):
             self._nested[-1].rows.append([])
         if tag in {"td", "th"} and self._nested:
             self._nested[-1].rows[-1].append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "table":

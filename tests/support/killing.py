@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from bridge.forwarder.pairing import Pairing
 from bridge.forwarder.span_fields import SpanRules
@@ -34,21 +34,13 @@ def running_forward(*options: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@dataclass(frozen=True)
-class Killed:
-    """How many were killed at work, and the outcomes of the spans; ``contradicted`` are ids with two different contents."""
-
-    at_work: int
-    spans: int
-    lost: int
-    unexpected: int
-    contradicted: int
-
-
-def forwarded_under_fire(source: str, send: Callable[..., object], landing: Path, *, kills: int, seed: int) -> Killed:
+def forwarded_under_fire(
+    source: str, send: Callable[..., object], landing: Path, *, kills: int, seed: int
+) -> SimpleNamespace:
     """Send records in lots, killing a real forwarder in each lot at a random moment of its work; then let one finish.
 
-    ``send`` puts trace messages on the topic that ``source`` names, spread over its partitions.
+    ``send`` puts trace messages on the topic that ``source`` names, spread over its partitions. Returned are how many
+    were killed at work, and the outcomes of the spans; ``contradicted`` are ids with two different contents.
     """
     chance = random.Random(seed)
     lots = _lots(kills, chance)
@@ -64,7 +56,7 @@ def forwarded_under_fire(source: str, send: Callable[..., object], landing: Path
         assert (done.returncode, done.stderr) == (0, b"")
         expected = _expected_ids([each for lot in lots for body in lot for each in body])
         contents = receiver.contents()
-    return Killed(
+    return SimpleNamespace(
         at_work=at_work,
         spans=len(expected),
         lost=len(expected - contents.keys()),

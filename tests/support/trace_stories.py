@@ -86,15 +86,11 @@ def lives(draw: st.DrawFn) -> list[model.TraceContext]:
     return records
 
 
-def batched(records: list[model.TraceContext]) -> st.SearchStrategy[Bodies]:
-    """``records`` in any order, cut into trace messages anywhere, any of them stored twice."""
-
-    @st.composite
-    def draw_bodies(draw: st.DrawFn) -> Bodies:
-        order = draw(st.permutations(records))
-        cuts = sorted(draw(st.sets(st.integers(0, len(order)))) | {0, len(order)})
-        bodies = [tuple(order[first:last]) for first, last in itertools.pairwise(cuts)]
-        again = draw(st.lists(st.sampled_from(bodies), max_size=2)) if bodies else []
-        return draw(st.permutations(bodies + again))
-
-    return draw_bodies()
+@st.composite
+def batched(draw: st.DrawFn, records: list[model.TraceContext]) -> Bodies:
+    """Draw ``records`` in any order, cut into trace messages anywhere, any of them stored twice."""
+    order = draw(st.permutations(records))
+    cuts = sorted(draw(st.sets(st.integers(0, len(order)))) | {0, len(order)})
+    bodies = [tuple(order[first:last]) for first, last in itertools.pairwise(cuts)]
+    again = draw(st.lists(st.sampled_from(bodies), max_size=2)) if bodies else []
+    return draw(st.permutations(bodies + again))

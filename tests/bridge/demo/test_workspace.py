@@ -90,8 +90,6 @@ work.rmdir()
 
 
 class _Interrupted(subprocess.Popen):
-    """A process whose start is interrupted."""
-
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.stdout.readline()  # until it can be terminated

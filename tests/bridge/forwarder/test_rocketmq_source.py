@@ -1,6 +1,7 @@
 """Draining a trace topic of a RocketMQ: everything once, from where it was committed, and no gap unsaid."""
 
 import zlib
+from contextlib import ExitStack
 
 import pytest
 
@@ -10,8 +11,6 @@ from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, Res
 from otel_mqtrace.testing import ManualClock
 from tests.support.clocks import TickingClock
 from tests.support.rocketmq_remoting import HANG_UP, RemotingCluster, silence
-
-FIRST, SECOND = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
 
 
 @pytest.fixture
@@ -27,15 +26,8 @@ def broker(cluster):
 
 @pytest.fixture
 def open_source(cluster):
-    opened = []
-
-    def make(**options):
-        opened.append(RemotingTraceSource(cluster.namesrv, "T", **options))
-        return opened[-1]
-
-    yield make
-    for source in opened:
-        source.close()
+    with ExitStack() as opened:
+        yield lambda **options: opened.enter_context(RemotingTraceSource(cluster.namesrv, "T", **options))
 
 
 def _bodies(source):
@@ -247,8 +239,7 @@ def test_undecompressable_body_does_not_stop_the_others(broker, open_source, cap
 
 def test_partition_of_a_queue_is_stable_and_unique():
     """A number that was landed must stay the queue's, whatever broker joins."""
-    assert partition_of(FIRST) == 667_500_544
-    assert partition_of(SECOND) == 667_500_545
+    assert [partition_of(Queue("T", "broker-a", queue_id)) for queue_id in (0, 1)] == [667_500_544, 667_500_545]
     names = [f"broker-{letter}" for letter in "abcdefgh"]
     numbers = {partition_of(Queue("T", name, queue_id)) for name in names for queue_id in range(1024)}
     assert len(numbers) == 8 * 1024

@@ -1,6 +1,7 @@
 """The bytes that are sent are those of OpenTelemetry's encoder for the span that defines them."""
 
 import itertools
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -106,9 +107,8 @@ def _check_rows(body, **how):
 def test_rows_of_a_recorded_body_are_its_records(name):
     bodies = [each.body for each in recorded(name)]
     whole = b"".join(bodies)
-    records = [
-        (record[: record.rfind(b"\1") + 1], record) for record in whole.split(b"\2")
-    ]  # its last field empty, and it
+    # its last field empty, and it
+    records = [(record[: record.rfind(b"\1") + 1], record) for record in whole.split(b"\2")]
     for body in [*bodies, whole, whole[:-7].replace(b"1", b"x", 3), b"\2".join(itertools.chain(*records))]:
         for msg_type_map in "ab":
             _check_rows(body, msg_type_map=msg_type_map)
@@ -168,12 +168,9 @@ def _encoded(events):
     return encode_spans([span_of(event, SpanRules()) for event in events]).SerializeToString()
 
 
-def _deliver(events, endpoint, **options):
-    delivery = OtlpDelivery(endpoint, **options)
-    try:
+def _deliver(events, endpoint):
+    with closing(OtlpDelivery(endpoint)) as delivery:
         delivery.deliver(events, SpanRules())
-    finally:
-        delivery.close()
     return delivery.rejected
 
 

@@ -65,7 +65,6 @@ def test_count_of_a_file_shows_a_span_that_the_parser_drops(tmp_path, lines, mis
 
 
 def test_spans_under_their_protobuf_name_of_before_2022_are_read_and_counted():
-    part = request(SPAN)
     one = ResourceSpans()
     one.scope_spans.add().spans.add(name="old")
     old = one.SerializeToString().replace(b"\x12", b"\xc2\x3e", 1)
@@ -76,7 +75,7 @@ def test_spans_under_their_protobuf_name_of_before_2022_are_read_and_counted():
     assert count_expected_spans(payload, content) == 1
     broken = b"\x0a\x05\xc2\x3e\x02\x12\x7f"
     assert parse_message(broken) is None
-    assert count_written_ids(json.dumps(part).encode()) == 1
+    assert count_written_ids(json.dumps(request(SPAN)).encode()) == 1
 
 
 @pytest.mark.parametrize("body", [b"Pub\x011\x02", b"\x50\x01", b"plain text"])

@@ -119,7 +119,6 @@ ROLLED_BACK = "Sent as a half message; transaction rolled back after 1 check; no
 GOLDEN = [
     ("rocketmq-5.3.3", "tx-unknown", COMMITTED, ["not_consumed"]),
     ("rocketmq-5.3.3", "retry", "No send in the trace; consumed by 1 group, 2 redeliveries.", ["no_send"]),
-    ("rocketmq-5.3.3", "boom", "No send in the trace; consumed by 1 group, 1 redelivery.", ["no_send"]),
     ("rocketmq-5.3.3", "slow", NO_SEND, ["no_send", "timed_out"]),
     ("rocketmq-5.3.3", "e2e-0", E2E, []),
     ("rocketmq-4.9.8-cloud", "e2e-1", E2E, []),

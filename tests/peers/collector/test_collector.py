@@ -17,15 +17,6 @@ NATIVE_ZSTD = "--feature-gates=exporter.file.nativeCompression"
 MESSAGES = 40
 
 
-def _run_shop(kafka, topic, exporter):
-    ended = RecordingExporter()
-    with traced("shop", ended, exporter()):
-        send(kafka, topic, MESSAGES)
-    with traced("billing", ended, exporter()):
-        handle(kafka, topic, MESSAGES, handler=lambda message: 1 / (message.offset() % 4))
-    return {span["span_id"]: span for span in map(of_sdk, ended.take_all())}
-
-
 _COMPARED = ("trace_id", "parent_span_id", "name", "attributes", "service")
 
 
@@ -44,11 +35,15 @@ def _compared(span):
     ids=["by default, over http", "with real zstd files, over grpc"],
 )
 def test_every_layout_has_the_ended_spans(start_collector, exporter, flags, layouts):
-    collector = start_collector("file-layouts.yaml", flags=flags)
+    collector, recorded = start_collector("file-layouts.yaml", flags=flags), RecordingExporter()
     with EmbeddedKafka() as kafka:
         kafka.create_topic("orders", partitions=1)
-        ended = _run_shop(kafka, "orders", lambda: exporter(collector))
+        with traced("shop", recorded, exporter(collector)):
+            send(kafka, "orders", MESSAGES)
+        with traced("billing", recorded, exporter(collector)):
+            handle(kafka, "orders", MESSAGES, handler=lambda message: 1 / (message.offset() % 4))
     collector.stop()
+    ended = {span["span_id"]: span for span in map(of_sdk, recorded.take_all())}
 
     assert len(ended) == 2 * MESSAGES
     files = [collector.output / name for name in ("json", "json-zstd", "proto", "proto-zstd")]

@@ -22,16 +22,6 @@ kafka = pytest.fixture(scope="module")(embedded_kafka)
 """A broker; what is asked here is Jaeger."""
 
 
-def _run(kafka, jaeger, name, *, exporter=http_to, handler=bool):
-    kafka.create_topic(name, partitions=1)
-    ended = RecordingExporter()
-    with traced(f"{name}-shop", ended, exporter(jaeger)):
-        send(kafka, name)
-    with traced(f"{name}-billing", ended, exporter(jaeger)):
-        handle(kafka, name, handler=handler)
-    return of_sdk(ended.take(f"send {name}")), of_sdk(ended.take(f"process {name}"))
-
-
 @pytest.mark.parametrize(
     ("exporter", "handler", "status", "errors"),
     [(http_to, bool, "UNSET", []), (grpc_to, lambda message: 1 / message.offset(), "ERROR", ["ZeroDivisionError"])],
@@ -39,7 +29,13 @@ def _run(kafka, jaeger, name, *, exporter=http_to, handler=bool):
 )
 def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, exporter, handler, status, errors):
     query, name = JaegerQuery(jaeger.query_url), f"one-trace-{exporter.__name__}"
-    sent, processed = _run(kafka, jaeger, name, exporter=exporter, handler=handler)
+    kafka.create_topic(name, partitions=1)
+    ended = RecordingExporter()
+    with traced(f"{name}-shop", ended, exporter(jaeger)):
+        send(kafka, name)
+    with traced(f"{name}-billing", ended, exporter(jaeger)):
+        handle(kafka, name, handler=handler)
+    sent, processed = of_sdk(ended.take(f"send {name}")), of_sdk(ended.take(f"process {name}"))
     held = query.trace(sent["trace_id"], spans=2, raw_traces="true")
     assert held == [sent, processed]
     assert [(span["kind"], span["status"]) for span in held] == [("PRODUCER", "UNSET"), ("CONSUMER", status)]

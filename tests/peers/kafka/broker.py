@@ -41,14 +41,16 @@ class KafkaBroker:
 
     def __enter__(self) -> Self:
         cluster = ("--cluster-id", "otelmqtracepeersAAAAAA")
-        formatted = self._run("kafka.tools.StorageTool", "format", *cluster, "--config", str(self._properties))
+        formatted = run_program(
+            *self._java, "kafka.tools.StorageTool", "format", *cluster, "--config", self._properties
+        )
         if formatted.returncode:
             raise PeerBrokenError(f"Kafka's StorageTool: {formatted.stdout[-500:]}{formatted.stderr[-500:]}")
         self.start()
         return self
 
     def topics(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self._run("org.apache.kafka.tools.TopicCommand", *words)
+        return run_program(*self._java, "org.apache.kafka.tools.TopicCommand", *words)
 
     def start(self) -> None:
         self._server.start([*self._java, "kafka.Kafka", str(self._properties)], {}, self._answers)
@@ -82,9 +84,6 @@ class KafkaBroker:
         settings = {"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id, "log_level": 0}
         producer = OwnProducer(settings)
         producer.init_transactions(PATIENCE_SECONDS)  # to end one returns before they are; this does not
-
-    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return run_program(*self._java, *words)
 
     def _answers(self) -> bool:
         with suppress(KafkaException):  # refused so far; list_topics itself has waited

@@ -21,14 +21,13 @@ PATIENCE_SECONDS = 60
 
 @pytest.fixture
 def spans():
-    """The spans of one test; tracing is off again at its end."""
     with recording(settle_spans=True) as exporter:
         yield exporter
 
 
 @pytest.fixture
 def group_of(kafka):
-    """Make a topic and a share group that reads it from its beginning; returns topic, group and a subscriber's maker."""
+    """Make a topic and a share group that reads it from its beginning, both of one name; returns a consumer."""
     made = []
 
     def make(name, values, **conf):

@@ -1,7 +1,6 @@
 """Topics of a real Kafka as sources of a reconciliation: transactions, retention, and both ways to read them."""
 
 import json
-from itertools import count
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -17,14 +16,11 @@ from tests.support.topics import put_messages
 
 pytestmark = pytest.mark.peers
 
-_numbers = count(1)
 BY_CONNECTOR = """
 import json, sys
 from spark_jobs.exchange.spark import SparkEngine
 from spark_jobs.session import build_session
-from spark_jobs.sources.kafka import topic_address
-from spark_jobs.sources.kafka import topic_ranges
-from spark_jobs.sources.kafka import message_frame
+from spark_jobs.sources.kafka import message_frame, topic_address, topic_ranges
 
 servers, topic, jars = sys.argv[1:]
 spark = build_session(master="local[2]", extra={"spark.jars": jars})
@@ -41,7 +37,7 @@ def address(kafka):
 
     The plain messages are of 1970: a broker left to its own retention would delete them all.
     """
-    topic = kafka.create_topic(f"peer-sources-{next(_numbers)}", partitions=2, retention_ms="-1")
+    topic = kafka.create_topic("peer-sources", partitions=2, retention_ms="-1")
     plain = {"partition": 0, "headers": [("KEYS", b"k1 k2")]}
     put_messages(
         kafka.bootstrap_servers,

@@ -45,7 +45,6 @@ def receive_from(rocketmq_server, started):
 
 @pytest.fixture
 def topic_of(rocketmq_server):
-    """Create a topic for messages of a type."""
 
     def create(message_type="NORMAL"):
         return rocketmq_server.create_topic(f"peer-{message_type.lower()}-{next(_numbers)}", message_type)

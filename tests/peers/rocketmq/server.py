@@ -68,7 +68,9 @@ class RocketMq:
         proxy = json.loads((HERE / "proxy.json").read_text(encoding="utf-8"))
         proxy |= {"namesrvAddr": self.name_server, "grpcServerPort": grpc, "remotingListenPort": remoting}
         self._write("proxy.json", json.dumps(proxy))
-        self._start("namesrv.NamesrvStartup", "-c", "names.conf", heap_mb=128, answers=self._has_a_name_server)
+        self._start(
+            "namesrv.NamesrvStartup", "-c", "names.conf", heap_mb=128, answers=lambda: not self._client.masters()
+        )
         self.start_broker()
         if self.has_proxy:
             arguments = ("-pm", "cluster", "-n", self.name_server, "-pc", "proxy.json")
@@ -115,7 +117,6 @@ class RocketMq:
         return name
 
     def create_group(self, name: str) -> str:
-        """Create a consumer group and return its name."""
         body = {"groupName": name, "consumeMessageOrderly": False, "consumeEnable": True, "retryMaxTimes": 16}
         self._ask(Command(_UPDATE_AND_CREATE_GROUP, body=json.dumps(body).encode()))
         return name
@@ -202,9 +203,6 @@ class RocketMq:
         except BaseException:
             self.__exit__()
             raise
-
-    def _has_a_name_server(self) -> bool:
-        return not self._client.masters()
 
     def _has_a_proxy(self) -> bool:
         return self._servers["proxy.ProxyStartup"].has_logged(b"startup successfully")

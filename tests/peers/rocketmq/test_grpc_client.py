@@ -20,7 +20,6 @@ _PATIENCE_SECONDS = 60
 
 @pytest.fixture
 def spans():
-    """Every span of the test, as it ended."""
     with recording(RocketMqInstrumentor()) as exporter:
         yield exporter
 

@@ -85,7 +85,7 @@ def test_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_server, start
         instrumentor.uninstrument()
         provider.shutdown()
     rocketmq_server.settle()
-    assert _find_messages(rocketmq_server, msg_id)
+    assert find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
     assert [(kind, who, status) for kind, who, _, _, status in _printed(rocketmq_server, msg_id)] == [
         ("Pub", "order-producers", "success"),
         ("Sub", f"{topic}-billing", "success"),
@@ -103,17 +103,13 @@ def test_spans_of_the_recorded_java_agent_appear_in_mqadmin(rocketmq_server, tmp
     assert json.loads(capsys.readouterr().out)["records"] == 564
     rocketmq_server.settle()
     msg_id = "C000020262BB60E53B936993956C0003"
-    assert _find_messages(rocketmq_server, msg_id)
+    assert find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
     printed = _printed(rocketmq_server, msg_id)
     assert {(kind, group) for kind, group, *_ in printed if kind == "Sub"} == {
         ("Sub", "CG_billing_d498dup"),
         ("Sub", "CG_shipping_d498dup"),
     }
     assert [status for kind, *_, status in printed if kind == "Pub"] == ["success"]
-
-
-def _find_messages(rocketmq_server, msg_id):
-    return find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
 
 
 @pytest.fixture(scope="module")

@@ -21,13 +21,11 @@ _numbers = count(1)
 
 @pytest.fixture
 def topic(rocketmq_server):
-    """A topic of the test's own with four queues."""
     return rocketmq_server.create_topic(f"peer-remoting-{next(_numbers)}", queues=4)
 
 
 @pytest.fixture
 def client(rocketmq_server):
-    """A client of the real servers."""
     with closing(RemotingClient(rocketmq_server.name_server)) as made:
         yield made
 
