@@ -306,6 +306,7 @@ def test_lines_behind_a_torn_one_or_a_mark_are_read_and_a_raw_body_may_quote_a_l
         (["dialects", "no-such-file"], "no such file, directory or match: no-such-file"),
         (["decode", "--framing", "xml"], "Invalid value for '--framing'"),
         (["decode", "--framing"], "Option '--framing' requires an argument; see 'mqtrace decode --help'"),
+        (["decode", "--msg-type-map", "c"], "Invalid value for '--msg-type-map'"),
         (["encode", "--dialect", "6.6.6"], "no dialect '6.6.6' can be written; name one of 4.4.0"),
         (["decode", "--framing", "parquet"], "standard input: not a readable Parquet file"),
     ],
