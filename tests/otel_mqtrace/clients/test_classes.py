@@ -118,8 +118,6 @@ class InBatches(cimpl.Producer):
 
 @pytest.fixture
 def sent_by(producer_of, topic, stored):
-    """Send with a class while tracing, and return the message as it lies there."""
-
     def send(make_producer, *args, **kwargs):
         producer = producer_of(make_producer=make_producer)
         producer.produce(*args, **kwargs)

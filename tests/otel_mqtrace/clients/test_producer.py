@@ -199,9 +199,8 @@ def test_message_refused_by_the_broker_is_recorded_at_its_report(producer_of, sp
     for span in refused:
         record = trace_context_of(span)
         assert (record.trace_type, record.success) == (TraceType.PUB, False)
-        assert span.attributes.keys().isdisjoint(
-            {"messaging.kafka.offset", "mqtrace.store_time", "mqtrace.send_outcome"}
-        )
+        absent = {"messaging.kafka.offset", "mqtrace.store_time", "mqtrace.send_outcome"}
+        assert absent.isdisjoint(span.attributes)
 
 
 @pytest.mark.parametrize("method", ["produce", "produce_batch"])

@@ -178,8 +178,6 @@ MSG_SIZE_TOO_LARGE, COORDINATOR_LOADING = 10, 14
 
 @pytest.fixture
 def transactional_of(producer_of, topic):
-    """Make a producer in a transaction of its own, traced with the given options."""
-
     def make(**options):
         producer = producer_of(options, transactional_id=f"tx-{topic}")
         producer.init_transactions(10)

@@ -36,7 +36,6 @@ def points(points):
 
 
 def _until(result, turn, *, turns=200):
-    """Return the first true result, taking a turn before each further try."""
     for _ in range(turns):
         if found := result():
             return found

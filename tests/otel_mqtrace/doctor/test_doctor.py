@@ -119,9 +119,6 @@ def test_findings_that_the_checks_name_are_in_the_table_and_get_all_values_of_th
     assert {each.code for each in checkup.findings} > {"clock_skew", "exporter_broken", "no_distro", "warned"}
 
 
-NOWHERE = "/proc/self/nothing/here"
-
-
 @pytest.mark.parametrize(
     ("finding", "changes", "words"),
     [
@@ -148,7 +145,7 @@ NOWHERE = "/proc/self/nothing/here"
             f"the name server {NOBODY}",
         ),
         *(
-            (f"{kind}_not_writable", {f"MQTRACE_{kind.upper()}_DIR": NOWHERE}, "")
+            (f"{kind}_not_writable", {f"MQTRACE_{kind.upper()}_DIR": "/proc/self/nothing/here"}, "")
             for kind in ("landing", "spool", "ledger")
         ),
         (

@@ -79,7 +79,6 @@ def processed(tracing_with, spans):
 
 @pytest.fixture
 def propagating():
-    """Set the global propagator for one test."""
     usual = propagate.get_global_textmap()
     yield propagate.set_global_textmap
     propagate.set_global_textmap(usual)

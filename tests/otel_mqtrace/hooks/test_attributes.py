@@ -86,8 +86,6 @@ def _captured(span):
 
 @pytest.fixture
 def captured(sent):
-    """Send headers with capture patterns and other settings; return the captured ones."""
-
     def send(headers, *patterns, message=None, **settings):
         _, span = sent(None, {"capture_headers": patterns, **settings}, headers=headers, **(message or {}))
         return _captured(span)

@@ -30,8 +30,6 @@ def handing(instrument, kafka, fill, topic):
 
 @pytest.fixture
 def sending(instrument, kafka):
-    """Switch tracing on with options, and give a producer with the given properties."""
-
     def start(options=None, **conf):
         instrument(**(options or {}))
         return producing(kafka, **conf)

@@ -164,9 +164,8 @@ async def test_block_that_ends_well_in_the_handler_of_an_earlier_exception_is_a_
 
 
 async def test_body_size_is_that_before_deserialization(handing, spans, kafka):
-    async with handing(
-        b"12345", {"value": None, "key": b"k"}, conf={"value_deserializer": lambda _: {"a": "much longer thing"}}
-    ) as consumer:
+    conf = {"value_deserializer": lambda _: {"a": "much longer thing"}}
+    async with handing(b"12345", {"value": None, "key": b"k"}, conf=conf) as consumer:
         for _ in range(2):
             await consumer.getone()
     full, tombstone = spans.take_all()
@@ -215,9 +214,8 @@ async def test_end_of_a_transaction_is_recorded_for_each_message(instrument, spa
     assert {bean.msg_type for bean in sent} == {MessageType.TRANS_HALF}
     assert [bean.offset_msg_id for bean in ends] == [f"{topic}-0@{n}" for n in range(3)]
     assert ends[2].msg_id == f"{topic}-0@2"
-    assert [(bean.msg_id, bean.transaction_id) for bean in ends] == [
-        (bean.msg_id, bean.transaction_id) for bean in sent
-    ]
+    ended, half = ([(bean.msg_id, bean.transaction_id) for bean in beans] for beans in (ends, sent))
+    assert ended == half
     state = TransactionState.ROLLBACK_MESSAGE if fails else TransactionState.COMMIT_MESSAGE
     assert {bean.transaction_state for bean in ends} == {state}
 
@@ -225,11 +223,8 @@ async def test_end_of_a_transaction_is_recorded_for_each_message(instrument, spa
 @pytest.mark.parametrize("by", ["all", "offsets", "transaction"])
 async def test_settlement_is_linked_to_the_message_before_its_offset(handing, spans, kafka, topic, by):
     """As confluent-kafka's are; a transaction takes it from a consumer of its group in this process."""
-    created = {"value": b"1", "headers": [TRACEPARENT]}
-    async with (
-        handing(created, b"2", settle_spans=True) as consumer,
-        producing(kafka, transactional_id=topic) as producer,
-    ):
+    messages = {"value": b"1", "headers": [TRACEPARENT]}, b"2"
+    async with handing(*messages, settle_spans=True) as consumer, producing(kafka, transactional_id=topic) as producer:
         await consumer.getone()
         offsets = {TopicPartition(topic, 0): (1, "checked") if by == "offsets" else 1}
         if by == "transaction":

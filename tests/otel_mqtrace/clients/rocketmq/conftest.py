@@ -38,13 +38,11 @@ def instrumentor():
 
 @pytest.fixture
 def instrument(instrument, clock):
-    """Switch tracing on as everywhere, on the clock of the test."""
     return lambda **options: instrument(**{"clock": clock, **options})
 
 
 @pytest.fixture
 def started(proxy):
-    """Start clients of the proxy, given their class and further arguments."""
     with clients_of(proxy.endpoints) as start:
         yield start
 
