@@ -211,9 +211,8 @@ NOWHERE = "127.0.0.1:1"
 
 
 def exporter_of(servers, spool, **options):
-    return NativeKafkaSpanExporter(
-        bootstrap_servers=servers, spool_dir=spool, **{"export_timeout_millis": 500, **options}
-    )
+    options = {"export_timeout_millis": 500, **options}
+    return NativeKafkaSpanExporter(bootstrap_servers=servers, spool_dir=spool, **options)
 
 
 def ids(*numbers):

@@ -293,9 +293,8 @@ def test_route_of_an_old_name_server_is_read():
 
 def test_masters_are_all_brokers_with_one():
     slave = {**BROKER, "brokerAddrs": {"1": "10.0.0.3:10911"}}
-    assert commands.read_masters(json.dumps({"brokerAddrTable": {"a": BROKER, "b": slave}}).encode()) == (
-        "10.0.0.1:10911",
-    )
+    table = json.dumps({"brokerAddrTable": {"a": BROKER, "b": slave}})
+    assert commands.read_masters(table.encode()) == ("10.0.0.1:10911",)
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,8 @@ SHOP = Resource({"service.name": "shop", "service.instance.id": "shop-1"})
 
 
 def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attributes):
-    context = span().context
-    return ReadableSpan(
-        "a", context=context, resource=resource, attributes=attributes, start_time=start_ns, end_time=end_ns
-    )
+    times = {"start_time": start_ns, "end_time": end_ns}
+    return ReadableSpan("a", context=span().context, resource=resource, attributes=attributes, **times)
 
 
 def lane_losses(*, side="native", component="X", **options):

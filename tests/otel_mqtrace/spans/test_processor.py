@@ -171,9 +171,8 @@ def test_exception_of_the_processor_is_counted_and_not_raised():
     exporter, clock = lanes.Scripted(), Mock(ManualClock, **{"monotonic_ns.side_effect": OSError("no clock")})
     exporter.exports_starts = True
     processor = MqTraceSpanProcessor(exporter, clock=clock, background=False)
-    for count, offer in enumerate(
-        (processor.on_end, processor.on_end, processor.on_start, processor.offer_record_start), 1
-    ):
+    offers = processor.on_end, processor.on_end, processor.on_start, processor.offer_record_start
+    for count, offer in enumerate(offers, 1):
         offer(lanes.span("a"))
         assert processor.internal_errors == count
 

@@ -51,11 +51,9 @@ def _between(function, left, intrude):
         sys.settrace(before)
 
 
-def _queue(max_size=3, drop_policy="newest", *, batch_size=10, clock=None, **options):
-    options = {"note": lambda *_loss: None, "wake_worker": None, **options}
-    return SpanQueue(
-        max_size=max_size, batch_size=batch_size, clock=clock or ManualClock(), drop_policy=drop_policy, **options
-    )
+def _queue(max_size=3, drop_policy="newest", *, batch_size=10, **options):
+    options = {"note": lambda *_loss: None, "wake_worker": None, "clock": ManualClock(), **options}
+    return SpanQueue(max_size=max_size, batch_size=batch_size, drop_policy=drop_policy, **options)
 
 
 def test_worker_that_stopped_is_woken_by_the_next_item_and_while_items_are_refused():
@@ -245,10 +243,8 @@ def test_batch_leaves_when_it_is_full_or_its_first_span_has_lingered():
 
 def test_delay_may_count_from_the_last_batch():
     """RocketMQ since 5.3.1: at once after a quiet time, then not before 5000 ms are over, unless a batch is full."""
-    exporter, clock = Scripted(), ManualClock()
-    lane = lane_of(
-        exporter, clock=clock, max_export_batch_size=10, schedule_delay_millis=5000, linger_from="last_batch"
-    )
+    clock, settings = ManualClock(), {"max_export_batch_size": 10, "schedule_delay_millis": 5000}
+    lane = lane_of(Scripted(), clock=clock, linger_from="last_batch", **settings)
     _offer(lane, "first")
     assert lane.run_once(clock.monotonic_ns()) == 1
     clock.advance(ms=4_000)

@@ -228,9 +228,8 @@ def test_samples_beyond_the_first_of_a_finding_are_folded():
 def test_unreadable_input_shows_ten_pieces_and_folds_the_others():
     made = result()
     bad = tuple(replace(made.malformed[0], line=at) for at in range(28))
-    text = render_page(
-        replace(made, malformed=bad, inputs=replace(made.inputs, native=replace(made.inputs.native, malformed=28)))
-    )
+    inputs = replace(made.inputs, native=replace(made.inputs.native, malformed=28))
+    text = render_page(replace(made, malformed=bad, inputs=inputs))
     visible, _, folded = text.partition('id="malformed"')[2].partition("<details>")
     assert (visible.count("<li>"), folded.partition("</details>")[0].count("<li>")) == (10, 18)
     assert "<summary>18 more</summary>" in folded
