@@ -164,13 +164,15 @@ def run(
         _write(inventory.to_json())
     elif wanted is None:
         sys.stdout.write(_summary(inventory))
+    notes, given = [], " ".join(sources)
     if wanted is not None and inventory.bad:
-        line = f"mqtrace: {plural(inventory.malformed, 'bad piece')}; first: {_bad(inventory.bad[0])}"
-        sys.stderr.write(f"{visible(line, limit=None)}\n")
+        notes.append(f"{plural(inventory.malformed, 'bad piece')}; first: {_bad(inventory.bad[0])}")
     if wanted is not None and inventory.items and wanted.value not in inventory.side:
-        sys.stderr.write(f"mqtrace: {' '.join(sources)} holds {_OTHERS[wanted]}\n")
+        notes.append(f"{given} holds {_OTHERS[wanted]}")
     if not (inventory.items or inventory.malformed):
-        sys.stderr.write(f"mqtrace: nothing in {' '.join(sources)}{_TAIL if inventory.truncated_tail else ''}\n")
+        notes.append(f"nothing in {given}{_TAIL if inventory.truncated_tail else ''}")
+    for note in notes:
+        sys.stderr.write(f"mqtrace: {visible(note, limit=None)}\n")
     return 1 if inventory.malformed else 0
 
 

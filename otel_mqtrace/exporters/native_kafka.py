@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
 
 _logger = logging.getLogger(__name__)
+_LOOKUP_S: Final = 1.0  # a close waits so long for a look-up
 _POLL_S: Final = 0.05
 _HEADROOM_BYTES: Final = 64 * 1024
 """Room for headers and framing above the value, in the producer's own bound."""
@@ -280,7 +281,7 @@ class TraceProducer(MessageDelivery):
             ) from error
 
     def _ensure_topic(self, deadline: MonotonicNs) -> bool:
-        """Create the trace topic; return ``False`` without an answer, so that the next export tries again.
+        """Create the trace topic if it is not there; ``False`` without an answer: the next export tries again.
 
         At most half of the time until ``deadline``: the topic may exist, and the rest is for sending.
         """
@@ -292,6 +293,8 @@ class TraceProducer(MessageDelivery):
             from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415 - optional extra
 
             admin = AdminClient({**self._properties(), "log_level": 0}, logger=_logger)
+            if self._has_topic(admin, give_up):
+                return True
             answer = admin.create_topics([NewTopic(topic, -1, -1)])[topic]
             while not answer.done():
                 if not self._can_wait(give_up):
@@ -301,6 +304,15 @@ class TraceProducer(MessageDelivery):
         except Exception as error:  # noqa: BLE001 - there already, or not ours to create: sending will show
             _logger.debug("the trace topic %s was not created: %s", topic, error)
         return True
+
+    def _has_topic(self, admin: Any, give_up: MonotonicNs) -> bool:
+        """Return whether the trace topic is there, maybe made by this question; its creation waits for a controller."""
+        topic, left_s = self._settings.trace_topic, (give_up - self._clock.monotonic_ns()) / 1e9
+        try:
+            return admin.list_topics(topic, timeout=max(0.0, min(left_s, _LOOKUP_S))).topics[topic].error is None
+        except Exception as error:  # noqa: BLE001 - no broker answers
+            _logger.debug("the trace topic %s was not found: %s", topic, error)
+            return False
 
     def _can_wait(self, deadline: MonotonicNs) -> bool:
         return not self._closed and self._clock.monotonic_ns() < deadline

@@ -77,6 +77,12 @@ def test_records_stream_as_the_decoder_writes_them(capsys):
     assert {line["trace_type"] for line in lines} == {"Pub", "SubBefore", "SubAfter", "EndTransaction"}
 
 
+def test_file_name_does_not_reach_the_terminal_as_it_is(tmp_path, capsys):
+    (tmp_path / "a\x1b[31m.jsonl").touch()
+    inspect.run([str(tmp_path / "a\x1b[31m.jsonl")])
+    assert f"nothing in {tmp_path}/a⟨U+001B⟩[31m.jsonl" in capsys.readouterr().err
+
+
 def test_bodies_of_several_sources_have_numbers_of_their_own(tmp_path, capsys):
     for name in ("a", "b"):
         write_landing(tmp_path / f"{name}.jsonl", RECALL, RECALL)

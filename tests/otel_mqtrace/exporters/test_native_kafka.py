@@ -94,9 +94,17 @@ def test_creation_of_the_topic_ends_within_the_export_timeout(traced):
 
 def test_topic_that_cannot_be_created_is_sent_to(kafka, exported, arrived, monkeypatch):
     refused = KafkaException(KafkaError(KafkaError._INVALID_ARG))
-    monkeypatch.setattr(admin.AdminClient, "create_topics", Mock(side_effect=refused))
+    for name in ("list_topics", "create_topics"):
+        monkeypatch.setattr(admin.AdminClient, name, Mock(side_effect=refused))
     exported(_exporter(kafka, create_trace_topic=True), pub(1), pub(2), max_export_batch_size=1)
     assert len(arrived()) == 2
+
+
+def test_topic_that_is_there_is_not_created(kafka, exported, arrived, monkeypatch):
+    """The embedded broker names no controller, for which a creation waits ten seconds."""
+    monkeypatch.setattr(admin.AdminClient, "create_topics", create := Mock())
+    exported(_exporter(kafka, create_trace_topic=True), pub(1))
+    assert (len(arrived()), create.called) == (1, False)
 
 
 @pytest.mark.parametrize("rtt_ms", [None, 3_600_000], ids=["down", "silent"])
