@@ -45,7 +45,8 @@ class NativeCounts:
     """The outcome of the spans so far.
 
     ``without_record`` counts the spans that are not a message event, by reason. ``bad_spans`` counts spans that could
-    not be read, ``unreadable`` messages that are not OTLP, ``refused`` records that the format cannot carry, by reason.
+    not be read, of which ``first_bad`` says where the first came from and why, ``unreadable`` messages that are not
+    OTLP, ``refused`` records that the format cannot carry, by reason.
     ``replaced`` counts separator characters inside values that were written as ``_``. ``first_refused`` says where the
     first record of each reason for a refusal came from, why, and what to do.
     """
@@ -59,6 +60,7 @@ class NativeCounts:
     without_record: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     first_refused: dict[str, str] = field(default_factory=dict)
+    first_bad: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers by name."""
@@ -106,6 +108,9 @@ class NativeForwarding:
             for span in spans_of(resource_spans):
                 self.counts.spans += 1
                 if span["bad"] is not None:
+                    name, reason, _ = span["bad"]
+                    why = f"{name} is {reason}" if name else reason
+                    self.counts.first_bad = self.counts.first_bad or f"{_place(message)}: {why}"
                     self.counts.bad_spans += 1
                     continue
                 found = contexts_of(span)

@@ -406,7 +406,7 @@ def _notes(source: TraceSource, spans: _Forwarding) -> list[_Note]:
             for reason, each in sorted(native.refused.items())
         ]
         notes += [
-            (native.bad_spans, "span", "that could not be read"),
+            (native.bad_spans, "span", f"that could not be read{_first(native.first_bad)}"),
             (native.replaced, "separator character", "written as _"),
         ]
     cut = ":".join(map(str, min(source.cut_files.items(), default=())))

@@ -234,8 +234,8 @@ def test_summary_names_what_was_not_forwarded_with_the_first_place_and_the_fix(s
     assert capsys.readouterr().out.partition("TRACE_TRAFFIC; ")[2] == (
         "1 record refused: encode_error; first: otlp.jsonl:1: body_length: 4294967296 does not fit the 32 bits of "
         "the format: correct the span's attribute where it is set, or give another --dialect; 1 span that could not "
-        "be read; 1 separator character written as _; 1 piece of input without OTLP traces; first: otlp.jsonl:4: not "
-        "OTLP traces; 1 file cut inside a message; first: otlp.jsonl:5: run again when it is complete\n"
+        "be read; first: otlp.jsonl:3: not a span; 1 separator character written as _; 1 piece of input without OTLP "
+        "traces; first: otlp.jsonl:4: not OTLP traces; 1 file cut inside a message; first: otlp.jsonl:5: run again when it is complete\n"
     )
 
 
