@@ -199,13 +199,16 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
     if whole != data and isinstance(path, Path):
         with path.open("r+b") as file:
             file.truncate(len(whole))
+    runs: list[dict[str, Any]] = []
     try:
-        runs = tuple(json.loads(line) for line in whole.splitlines())
-        for run in runs:
+        for line in whole.splitlines():
+            run = json.loads(line)
             int(run["run"])
+            runs.append(run)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise UnreadableInputError(f"{path} is not a history of runs: {error}; name another --history") from error
-    return runs
+        place = f"{path}:{len(runs) + 1}"
+        raise UnreadableInputError(f"{place} is not a history of runs: {error}; name another --history") from error
+    return tuple(runs)
 
 
 def _drop_states(directory: AnyPath, *, keep: int | None) -> None:

@@ -34,10 +34,11 @@ def test_line_that_a_crash_cut_off_is_removed(tmp_path):
 
 @pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', '{"run": 1e999}', "text"])
 def test_file_that_is_not_a_history_is_refused(tmp_path, line):
-    (tmp_path / history.RUNS).write_text(line + "\n")
-    with pytest.raises(UnreadableInputError, match="not a history of runs"), history.open_history(tmp_path):
+    text = f'{{"run": 1}}\n{line}\n'
+    (tmp_path / history.RUNS).write_text(text)
+    with pytest.raises(UnreadableInputError, match=":2 is not a history of runs"), history.open_history(tmp_path):
         pass
-    assert (tmp_path / history.RUNS).read_text() == line + "\n"
+    assert (tmp_path / history.RUNS).read_text() == text
 
 
 @pytest.mark.parametrize("text", ["[", '[{"count": 1}]', "3"])
