@@ -52,6 +52,12 @@ def test_malformed_and_foreign_input_is_counted_by_side_and_scope(corpora, judge
     assert result.conservation.holds
 
 
+def test_silent_losses_have_precision_and_recall_of_one(worlds):
+    score = score_losses(cell for cells in worlds.values() for cell in cells)
+    assert score.true > 30
+    assert (score.precision, score.recall) == (1.0, 1.0)
+
+
 def test_comparison_finds_wrong_missing_and_extra_verdicts(corpora, judged_corpora):
     """The comparison itself: a row changed, one left out and one too many are three disagreements."""
     truth, rows = corpora["mqtrace"].truth, judged_corpora["mqtrace"].rows

@@ -1,4 +1,4 @@
-"""What is fetched for a peer: whole or not at all, and a skip with its reason where it cannot be had."""
+"""What is fetched for a peer: whole or not at all, and a skip with its reason where it cannot be had; and its ports."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.peers import go_build
-from tests.peers.peer import jars_of, peers_cache
+from tests.peers.peer import free_ports, jars_of, peers_cache
+from tests.support.programs import run_python
+from tests.support.source_tree import ROOT
 
 POM = Path(__file__).parent / "kafka" / "broker.xml"
 ONE_JAR = """for word; do case $word in -DoutputDirectory=*) folder=${word#*=};; esac; done
@@ -47,3 +49,12 @@ def test_download_of_modules_that_ends_half_way_is_a_skip(put_program):
     put_program("go", NO_MODULES)
     with pytest.raises(pytest.skip.Exception, match=r"the modules of jaeger: dial tcp: connection reset$"):
         go_build.built(go_build.PROGRAMS["jaeger"])
+
+
+def test_ports_are_given_once_to_one_process_and_to_no_connection():
+    own = free_ports(50)
+    done = run_python("from tests.peers.peer import free_ports; print(*free_ports(500))", cwd=ROOT)
+    others = [*map(int, done.stdout.split())]
+    assert (len({*own, *others}), len(own) + len(others)) == (550, 550)
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+    assert not [port for port in own for each in (port, port - 2) if low <= each <= high]
