@@ -282,9 +282,8 @@ def _pairs(attributes: _Slices) -> tuple[Column, Column]:
     keys: list[str] = []
     texts: list[str | None] = []
     for pair in common_pb2.KeyValueList.FromString(packed).values:
-        value = pair.value
         keys.append(pair.key)
-        texts.append(value.string_value or attribute_text(proto_value(value)))
+        texts.append(attribute_text(proto_value(pair.value)))
     of_each = coded.indices
     return pa.array(keys, pa.string()).dictionary_encode().take(of_each), pa.array(texts, pa.string()).take(of_each)
 
