@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from bridge.addresses import Kind, parse_address
+from bridge.otlp.values import long_or_none
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError, describe_reason
 
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS: Final = 30
 _TRACES_PER_PAGE: Final = 500
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_CLOCK_SKEW: Final = timedelta(hours=1)
-_SHORTEST_PAGE: Final = timedelta(milliseconds=1)
+_CLOCK_SKEW_US: Final = 3_600_000_000
+_SHORTEST_PAGE_US: Final = 1_000
+_SPANS_PER_TRACE: Final = 3  # so many for each trace of a page Jaeger looks at in Cassandra
 _NS_PER_US: Final = 1_000
+_SEARCH: Final = ("serviceName", "searchDepth", "startTimeMin", "startTimeMax", "rawTraces")
+_OLDER_SEARCH: Final = ("service_name", "num_traces", "start_time_min", "start_time_max", "raw_traces")
+"""The parameters of a search: older releases know the second names alone, and newer ones drop them."""
 _MOST_NAMES: Final = 5
 _NOT_FOUND: Final = 404
 _UNSAFE_IN_NAMES: Final = re.compile(r"[^\w.-]+")
@@ -96,20 +101,22 @@ def name_fetched(path: str) -> str | None:
 def fetch_spans(address: JaegerAddress, path: Path, *, traces_per_page: int = _TRACES_PER_PAGE) -> None:
     """Write every trace in which one of the services has a span, each trace once, into a new file.
 
-    A page of ``traces_per_page`` is full: it is requested again in two halves of its time.
+    A page of ``traces_per_page`` may be cut off: it is requested again in two halves of its time. So is one of three
+    times as many spans, which is Cassandra's limit.
     """
-    known = _get(address, "services", {}).get("services")
+    answer = _get(address, "services", {})
+    known = answer.get("services") if answer else []  # an empty Jaeger answers {}
     if not isinstance(known, list):
         raise PeerError(f"{address.server} is not the query API of Jaeger (/api/v3); give the port of its page")
     for service in address.services:
         if service not in known:
             more = ", ".join(sorted(map(str, known))[:_MOST_NAMES]) or "none"
             raise UnreadableInputError(f"the Jaeger at {address.server} has no service {service!r}; it has: {more}")
-    end = _EPOCH + timedelta(microseconds=SystemClock().wall_ns() // _NS_PER_US) + _CLOCK_SKEW
+    end_us = SystemClock().wall_ns() // _NS_PER_US + _CLOCK_SKEW_US
     seen: set[str] = set()
     with path.open("x", encoding="utf-8") as file:
         for service in address.services:
-            for page in _pages(address, service, (_EPOCH, end), traces_per_page):
+            for page in _pages(address, service, end_us, traces_per_page):
                 # A trace is in the page of each of its spans, whole every time.
                 new = _trace_ids(page) - seen
                 if new:
@@ -117,36 +124,40 @@ def fetch_spans(address: JaegerAddress, path: Path, *, traces_per_page: int = _T
                 seen |= new
 
 
-def _pages(
-    address: JaegerAddress, service: str, window: tuple[datetime, datetime], limit: int
-) -> Iterator[list[dict[str, Any]]]:
+def _pages(address: JaegerAddress, service: str, until_us: int, limit: int) -> Iterator[list[dict[str, Any]]]:
     """Yield the resource spans of every trace of a service, the earliest window first."""
-    waiting = [window]
+    waiting = [(0, until_us)]
     while waiting:
-        begin, end = waiting.pop()
-        page = _page(address, service, (begin, end), limit)
-        if len(_trace_ids(page)) < limit:
+        begin_us, end_us = waiting.pop()
+        page = _page(address, service, (begin_us, end_us), limit)
+        is_shortest, is_full = end_us - begin_us <= _SHORTEST_PAGE_US, len(_trace_ids(page)) >= limit
+        if not is_full and (is_shortest or _count_starts(page, begin_us, end_us) < _SPANS_PER_TRACE * limit):
             yield page
             continue
-        middle = begin + (end - begin) / 2
-        if end - begin <= _SHORTEST_PAGE:
+        if is_shortest:
             raise PeerError(
                 f"the Jaeger at {address.server} has {limit} or more traces of {service!r} in the millisecond of "
-                f"{begin.isoformat()}, more than one page holds: export them to files instead"
+                f"{_iso(begin_us)}, more than one page holds: export them to files instead"
             )
-        waiting += [(middle, end), (begin, middle)]
+        middle_us = (begin_us + end_us) // 2
+        waiting += [(middle_us, end_us), (begin_us, middle_us)]
 
 
-def _page(address: JaegerAddress, service: str, window: tuple[datetime, datetime], limit: int) -> list[dict[str, Any]]:
-    begin, end = (time.isoformat() for time in window)
-    query = {"service_name": service, "num_traces": limit, "start_time_min": begin, "start_time_max": end}
-    query["raw_traces"] = "true"  # without Jaeger's own corrections of times
+def _page(address: JaegerAddress, service: str, window_us: tuple[int, int], limit: int) -> list[dict[str, Any]]:
+    begin_us, end_us = window_us
+    # a microsecond earlier, because Cassandra leaves out both ends; raw: without Jaeger's own corrections of times
+    values = (service, limit, _iso(max(begin_us - 1, 0)), _iso(end_us), "true")
+    query = dict(zip((*_SEARCH, *_OLDER_SEARCH), values * 2, strict=True))
     answer = _get(address, "traces", {f"query.{name}": value for name, value in query.items()})
     result = answer.get("result", {})
     found = result.get("resourceSpans", []) if isinstance(result, dict) else None
     if not isinstance(found, list) or "error" in result or "error" in answer:
         raise PeerError(f"the Jaeger at {address.server} answered something other than traces")
     return found
+
+
+def _iso(time_us: int) -> str:
+    return (_EPOCH + timedelta(microseconds=time_us)).isoformat()
 
 
 def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -171,9 +182,18 @@ def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[
     return found
 
 
+def _spans(page: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    scopes = (scope for each in page for scope in each.get("scopeSpans") or ())
+    return (span for scope in scopes for span in scope.get("spans") or ())
+
+
 def _trace_ids(page: list[dict[str, Any]]) -> set[str]:
-    scopes = [scope for each in page for scope in each.get("scopeSpans") or ()]
-    return {str(span.get("traceId")) for scope in scopes for span in scope.get("spans") or ()}
+    return {str(span.get("traceId")) for span in _spans(page)}
+
+
+def _count_starts(page: list[dict[str, Any]], begin_us: int, end_us: int) -> int:
+    starts = ((long_or_none(span.get("startTimeUnixNano")) or 0) // _NS_PER_US for span in _spans(page))
+    return sum(begin_us <= start_us < end_us for start_us in starts)
 
 
 def _keep_traces(page: list[dict[str, Any]], ids: set[str]) -> list[dict[str, Any]]:

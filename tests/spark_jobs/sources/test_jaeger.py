@@ -2,12 +2,14 @@
 
 import json
 import socketserver
+from datetime import datetime, timedelta
 from threading import Thread
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from bridge.storage import as_path
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from otel_mqtrace.cli import main
 from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources, name_fetched
 
@@ -36,17 +38,26 @@ def test_address_of_another_form_is_refused(text):
 
 @pytest.fixture
 def answering():
-    """Give what starts a server that answers each request with the next of some bytes; return its address."""
-    left = []
+    """Give what starts a server that answers each request with the next of some bytes; return its address.
+
+    ``requests`` are what it was asked for.
+    """
+    left, requests = [], []
 
     class Answer(socketserver.StreamRequestHandler):
         def handle(self):
-            self.request.recv(4096)
+            requests.append(self.request.recv(4096).decode().split()[1])
             self.wfile.write(left.pop(0))
 
     with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
+
+        def start(*answers):
+            left.extend(answers)
+            return JaegerAddress("{}:{}".format(*server.server_address), ("shop",))
+
+        start.requests = requests
         Thread(target=server.serve_forever).start()
-        yield lambda *answers: left.extend(answers) or JaegerAddress("{}:{}".format(*server.server_address), ("shop",))
+        yield start
         server.shutdown()
 
 
@@ -68,15 +79,39 @@ SERVICES = http('{"services": ["shop"]}')
             r"127\.0\.0\.1:\d+ refused .*services: HTTP Error 500: Down; see its log",
         ),
         ([SERVICES, http('{"error": {"message": "no"}}')], "something other than traces"),
+        ([http('{"status": "ok"}')], "is not the query API of Jaeger"),
+        ([http("{}")], "has no service 'shop'; it has: none"),  # so answers a Jaeger that is empty
     ],
 )
 def test_answer_that_has_no_traces_is_an_error_of_the_server(answering, tmp_path, answers, message):
-    with pytest.raises(PeerError, match=message):
+    with pytest.raises((PeerError, UnreadableInputError), match=message):
         fetch_spans(answering(*answers), tmp_path / "spans")
 
 
-RESOURCES = [{"scopeSpans": [{"scope": {}}, {"spans": [{"traceId": "ab"}]}]}, {"scopeSpans": None}]
-TRACES = http(json.dumps({"result": {"resourceSpans": RESOURCES}}))
+def traces(*spans):
+    resources = [{"scopeSpans": [{"scope": {}}, {"spans": spans}]}, {"scopeSpans": None}]
+    return http(json.dumps({"result": {"resourceSpans": resources}}))
+
+
+TRACES = traces({"traceId": "ab"})
+
+
+def test_page_that_may_be_cut_off_is_read_in_halves_under_names_of_every_release(answering, tmp_path):
+    """Cassandra's limit is three spans for each trace, and it leaves out the spans at both ends."""
+    one, other = ({"traceId": name, "startTimeUnixNano": "1"} for name in ("ab", "cd"))
+    address = answering(SERVICES, traces(*[one] * 6), traces(one), traces(other))
+    fetch_spans(address, tmp_path / "spans", traces_per_page=2)
+    assert [line.count("traceId") for line in (tmp_path / "spans").read_text(encoding="utf-8").splitlines()] == [1, 1]
+    windows = []
+    for request in answering.requests[1:]:
+        query = {name.removeprefix("query."): value for name, value in parse_qsl(urlsplit(request).query)}
+        windows.append([datetime.fromisoformat(query[name]) for name in ("startTimeMin", "startTimeMax")])
+        older = ("service_name", "num_traces", "start_time_min", "start_time_max", "raw_traces")
+        newer = ("serviceName", "searchDepth", "startTimeMin", "startTimeMax", "rawTraces")
+        assert [query[name] for name in older] == [query[name] for name in newer]
+        assert (query["serviceName"], query["searchDepth"], query["rawTraces"]) == ("shop", "2", "true")
+    whole, (begin, middle), (again, end) = windows
+    assert ([begin, end], middle - again) == (whole, timedelta(microseconds=1))
 
 
 def test_jaeger_is_a_file_of_its_spans_and_other_sources_stay_as_they_are(answering):
