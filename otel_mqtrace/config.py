@@ -112,6 +112,15 @@ def _text(value: object) -> str:
     return text
 
 
+def _utf8_text(value: object) -> str:
+    text = _text(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a variable may hold any bytes: each native record with them would be lost
+        raise ValueError("text in UTF-8 was expected") from None
+    return text
+
+
 def _directory(value: object) -> str:
     text = _text(value)
     if "://" in text or "\0" in text:
@@ -171,7 +180,7 @@ class Settings:
     """
 
     enabled: bool = _setting(_flag, default=True)
-    trace_topic: str = _setting(_text, "RMQ_SYS_TRACE_TOPIC")
+    trace_topic: str = _setting(_utf8_text, "RMQ_SYS_TRACE_TOPIC")
     exporters: tuple[str, ...] = _setting(_names, ("mqtrace_native",))
     bootstrap_servers: str | None = _setting(_addresses, secret=True)
     kafka_config: str | Mapping[str, Any] | None = _setting(_client_properties, secret=True)
@@ -180,9 +189,9 @@ class Settings:
     rocketmq_secret_key: str | None = _setting(_text, secret=True)
     landing_dir: str = _setting(_directory, "mqtrace-landing")
     dialect: str = _setting(_one_of(*DIALECTS), "5.5.0")
-    region_id: str = _setting(_text, "DefaultRegion")
-    region_name: str | None = _setting(_text, unset="no name")
-    group_name: str | None = _setting(_text, unset="no name")
+    region_id: str = _setting(_utf8_text, "DefaultRegion")
+    region_name: str | None = _setting(_utf8_text, unset="no name")
+    group_name: str | None = _setting(_utf8_text, unset="no name")
     preset: str | None = _setting(_one_of("rocketmq4", "rocketmq5"), unset="no preset")
     queue_size: int | None = _setting(_positive, unset=_lane_default(QUEUE_SIZE, "MAX_QUEUE_SIZE"))
     batch_size: int | None = _setting(_positive, unset=_lane_default(BATCH_SIZE, "MAX_EXPORT_BATCH_SIZE"))
@@ -201,7 +210,7 @@ class Settings:
     propagation: bool = _setting(_flag, default=True)
     creation_context: str = _setting(_one_of("replace", "keep"), "replace")
     headerless_sends: str = _setting(_one_of("correlate", "send_each", "leave"), "correlate")
-    retry_header: str = _setting(_text, "RECONSUME_TIME")
+    retry_header: str = _setting(_utf8_text, "RECONSUME_TIME")
     capture_headers: tuple[str, ...] = _setting(_names, ())
     redact_headers: tuple[str, ...] = _setting(_names, _REDACTED)
     client_metrics: bool = _setting(_flag, default=False)

@@ -175,6 +175,7 @@ def test_value_may_have_several_forms_or_be_empty(name, given, value, caplog):
             ("topic_sampling", value, "pattern=share pairs were expected")
             for value in (5, b"a=1", [5], ["a=2"], {"a": "much"}, {"a": 10**400})
         ),
+        ("region_id", "eu\udcff", "text in UTF-8 was expected"),
         ("landing_dir", "s3a://bucket/landing", "a directory of this machine was expected"),
         ("spool_dir", "spool\0", "a directory of this machine was expected"),
         ("bootstrap_servers", "a:1,,b:2", "some text was expected"),
