@@ -146,6 +146,7 @@ def dialects(
     ] = None,
     *,
     framing: Annotated[Framing, typer.Option(help="How the bodies lie in the files.")] = Framing.AUTO,
+    charset: Charset = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per writer instead of a table.")] = False,
 ) -> int:
     """Show every known writer of the native format, or who can have written given bodies, with the evidence.
@@ -160,4 +161,4 @@ def dialects(
     """
     from bridge.codec.files import show_writers  # noqa: PLC0415  only when called
 
-    return show_writers(files, framing, as_json=as_json)
+    return show_writers(files, framing, charset=charset, as_json=as_json)

@@ -450,7 +450,7 @@ def _print_writers(writers: Writers) -> None:
         typer.echo(f"mqtrace: {'; '.join(writers.evidence)}", err=True)
 
 
-def inspect(
+def inspect(  # noqa: PLR0913 - one parameter for each option
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -462,6 +462,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     spans: Annotated[bool, typer.Option("--spans", help="Stream the spans as JSON lines.")] = False,
     records: Annotated[bool, typer.Option("--records", help="Stream the native records as JSON lines.")] = False,
+    charset: Charset = "utf-8",
     client_config: Annotated[
         Path | None,
         typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.", metavar="FILE"),
@@ -479,7 +480,8 @@ def inspect(
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
 
     given = _read_client_config(client_config, sources)
-    return int(inspection.run(sources, as_json=as_json, spans=spans, records=records, client_config=given))
+    how = {"as_json": as_json, "spans": spans, "records": records}
+    return int(inspection.run(sources, **how, charset=charset, client_config=given))
 
 
 # -- graph -------------------------------------------------------------------------------------------------------------

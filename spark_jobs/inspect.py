@@ -135,12 +135,13 @@ _OTHERS: Final = {
 }
 
 
-def run(
+def run(  # noqa: PLR0913 - the command's options
     sources: Sequence[str],
     *,
     as_json: bool = False,
     spans: bool = False,
     records: bool = False,
+    charset: str = "utf-8",
     client_config: Mapping[str, str] = _NO_CONFIG,
 ) -> int:
     """Print the content of ``sources``, whole or as JSON; return 0, or 1 if a piece is bad.
@@ -157,7 +158,7 @@ def run(
     check_stores({"SRC": sources})
     with local_sources(sources) as local:
         warn_of_orphans(local)
-        for side, item in inspect_sources(local, inventory, client_config=client_config):
+        for side, item in inspect_sources(local, inventory, charset=charset, client_config=client_config):
             if side is wanted:
                 _write(item)
     if as_json:
@@ -177,10 +178,14 @@ def run(
 
 
 def inspect_sources(
-    sources: Iterable[str], inventory: Inventory, *, client_config: Mapping[str, str] = _NO_CONFIG
+    sources: Iterable[str],
+    inventory: Inventory,
+    *,
+    charset: str = "utf-8",
+    client_config: Mapping[str, str] = _NO_CONFIG,
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
     """Yield the JSON of every record and span behind ``sources``, and fill ``inventory``."""
-    inspection = _Inspection(inventory, client_config)
+    inspection = _Inspection(inventory, charset, client_config)
     paths, addresses = split_topics(sources)
     for address in addresses:
         yield from inspection.read_topic(address)
@@ -220,6 +225,7 @@ class _Inspection:
     """
 
     inventory: Inventory
+    charset: str
     client_config: Mapping[str, str]
     spans: list[SpanSigns] = field(default_factory=list)
     records: list[RecordSigns] = field(default_factory=list)
@@ -230,7 +236,7 @@ class _Inspection:
         self.inventory.add_source(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
             try:
-                self.records.append(sample_records(file))
+                self.records.append(sample_records(file, charset=self.charset))
                 yield from self._read_landing(file)
             except DamagedInputError as error:
                 self.inventory.add_bad(_damage(file.path, str(error)))
@@ -254,7 +260,7 @@ class _Inspection:
                     self.inventory.add_bad(BadPiece(**place, field=body.field, reason=body.reason, text=text))
 
     def _read_body(self, place: _Position, at: int, body: bytes) -> Iterator[dict[str, Any]]:
-        for item in body_json(at, decode_body(body)):
+        for item in body_json(at, decode_body(body, charset=self.charset)):
             if "error" in item:
                 self.inventory.add_bad(BadPiece(**place, record_index=item["record_index"], **item["error"]))
             else:
@@ -297,7 +303,7 @@ class _Inspection:
         side = next(filter(None, map(_side_of, values)), Side.EMPTY)
         self.inventory.add_source(address.text, side, "kafka")
         if side is Side.NATIVE:
-            self.records.append(RecordSigns.of(address.text, values))
+            self.records.append(RecordSigns.of(address.text, values, charset=self.charset))
         elif side is Side.OTLP:
             self.spans.append(sample_span_topic(address, values))
         indices = count()

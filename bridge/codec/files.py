@@ -179,7 +179,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     return tally.report("record", "records", "refused", source=shown)
 
 
-def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
+def show_writers(files: list[str] | None, framing: Framing, *, charset: str, as_json: bool) -> int:
     """Print who can have written ``files``; without any, every known writer. Return the exit code.
 
     Raises:
@@ -190,7 +190,7 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
     unread: list[str] = []
     if files:
         guesses = WriterGuesses()
-        for _, _, body in _bodies(files, framing, Reading(), unread):
+        for _, _, body in _bodies(files, framing, Reading(charset=charset), unread):
             if isinstance(body, DecodedBody):
                 guesses.take(body)
         rows = list(map(asdict, guesses.guesses()))

@@ -83,6 +83,13 @@ def test_writers_of_standard_input_are_a_table(mqtrace):
     assert "1 SubAfter of 6 fields" in row
 
 
+def test_groups_of_another_charset_are_told_apart(mqtrace):
+    """Read as UTF-8 both names are four question marks."""
+    bodies = b"".join(SUB_BEFORE.replace(b"\x01G\x01", f"\x01{name}\x01".encode("gbk")) for name in ("订单", "订货"))
+    _, out, _ = mqtrace("dialects", "--json", "--charset", "gbk", "-", stdin=bodies)
+    assert [item["group_name"] for item in objects(out)] == ["订单", "订货"]
+
+
 def test_group_in_the_table_of_writers_cannot_control_the_terminal(mqtrace):
     code, out, _ = mqtrace("dialects", "-", stdin=PUB.replace(b"\x01G\x01", b"\x01G\x1b]0;x\x07\x01"))
     assert code == 0

@@ -91,6 +91,12 @@ def test_bodies_of_several_sources_have_numbers_of_their_own(tmp_path, capsys):
     assert [line["body_index"] for line in lines] == [0, 1, 2, 3]
 
 
+def test_records_of_another_charset_are_read_in_it(tmp_path, capsys):
+    write_landing(tmp_path / "a.jsonl", RECALL.replace(b"\x01t\x01", "\x01订单\x01".encode("gbk")))
+    assert inspect.run([str(tmp_path)], as_json=True, charset="gbk") == 0
+    assert strict(capsys.readouterr().out)["topics"] == ["订单"]
+
+
 def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
     body = base64.b64encode(RECALL).decode()
     text = f'{{"body_base64": ""}}\n\nbroken\n{{"body_base64": "{body}"}}{{"body_base'
