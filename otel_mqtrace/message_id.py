@@ -1,4 +1,4 @@
-"""RocketMQ's two message ids: the client's unique id, and the broker's offset id.
+"""RocketMQ's two message ids, made and read: the client's unique id, and the broker's offset id.
 
 Both have 32 or 56 hexadecimal digits: only the field distinguishes them.
 """
@@ -12,7 +12,7 @@ import socket
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
 from otel_mqtrace._workers import restart_in_child
@@ -87,12 +87,65 @@ new_unique_id: Final = _of_this_process.new
 """Return a new unique id of this process."""
 
 
-def is_offset_id(text: str) -> bool:
-    """Return whether ``text`` can be an offset id: length and digits, a port and an offset that there can be.
+class UniqueId(NamedTuple):
+    """The parts of a unique id; ``origin`` is the class loader's number, ``ms_in_month`` counts in the maker's time."""
 
-    As ``MessageDecoder.createMessageId`` writes it, in hex digits: address 8 (IPv6: 32), port 8, offset 16.
+    address: str
+    pid: int
+    origin: int
+    ms_in_month: int
+    counter: int
+
+    def made_ms(self, before_ms: int) -> int:
+        """Return when it was made, in epoch milliseconds: the latest such time up to ``before_ms``.
+
+        The id names no month: ``before_ms`` is a time when it existed, such as its record's. Ours counts in UTC, and
+        Java's in local time: add the maker's offset to ``before_ms`` and take it off the result.
+        """
+        start_ms = _month_around(before_ms).start
+        if start_ms + self.ms_in_month > before_ms:
+            start_ms = _month_around(start_ms - 1).start
+        return start_ms + self.ms_in_month
+
+
+def read_unique_id(text: str) -> UniqueId | None:
+    """Return the parts of a unique id; ``None`` for a text of another length or with other digits."""
+    if not ID_SHAPE.fullmatch(text):
+        return None
+    return UniqueId(str(ip_address(bytes.fromhex(text[:-24]))), *_read_numbers(text, 24, 20, 12, 4))
+
+
+class OffsetId(NamedTuple):
+    """The parts of an offset id: the broker that stored the message, and the offset in its commit log."""
+
+    address: str
+    port: int
+    offset: int
+
+
+def new_offset_id(address: str, port: int, offset: int) -> str:
+    """Return an offset id as ``MessageDecoder.createMessageId`` writes it, in hex digits.
+
+    Address 8 (IPv6: 32), port 8, offset 16. Raises ``ValueError`` for what none can name.
     """
-    return bool(ID_SHAPE.fullmatch(text)) and int(text[-24:-16], 16) <= _LOW_16 and int(text[-16:], 16) < 1 << 63
+    text = f"{ip_address(address).packed.hex().upper()}{port:08X}{offset:016X}"
+    if read_offset_id(text) is None:
+        raise ValueError(f"no offset id can name port {port} and offset {offset}")
+    return text
+
+
+def read_offset_id(text: str) -> OffsetId | None:
+    """Return the parts of an offset id; ``None`` also for a port or an offset that there cannot be."""
+    if not ID_SHAPE.fullmatch(text):
+        return None
+    port, offset = _read_numbers(text, 24, 16)
+    is_possible = port <= _LOW_16 and offset < 1 << 63
+    return OffsetId(str(ip_address(bytes.fromhex(text[:-24]))), port, offset) if is_possible else None
+
+
+def _read_numbers(text: str, *starts: int) -> list[int]:
+    """Return the numbers that begin so many hex digits before the end, each up to the next."""
+    return [int(text[-start : len(text) - end], 16) for start, end in zip(starts, (*starts[1:], 0), strict=True)]
 
 
 def _month_around(now_ms: int) -> range:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import otel_mqtrace
-from otel_mqtrace import testing
+from otel_mqtrace import message_id, testing
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
@@ -48,6 +48,7 @@ _KIT: Final = {
     testing.ManualClock: ("advance", "wall_ns", "monotonic_ns"),
     testing.RecordingExporter: ("take", "take_all", "assert_empty"),
 }
+_IDS: Final = ("new_unique_id", "read_unique_id", "UniqueId", "new_offset_id", "read_offset_id", "OffsetId")
 _MEMBERS: Final = {"uninstrument": "Switch tracing off and restore every class of the client."}
 _CONSTANTS: Final = {
     "UNKNOWN_BODY": "Given as the body of a message whose length is not known.",
@@ -163,6 +164,10 @@ def _codec() -> list[str]:
         "library only.",
         "",
         *_names(native, native.__all__),
+        *("", "`otel_mqtrace.message_id` makes and reads RocketMQ's message ids, with an IPv4 or an IPv6 address.", ""),
+        *_names(message_id, _IDS),
+        "",
+        *_members(message_id.UniqueId, ("made_ms",)),
     ]
 
 

@@ -15,7 +15,7 @@ from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import visible
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.message_id import is_offset_id
+from otel_mqtrace.message_id import read_offset_id
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.guess import WriterGuesses
@@ -191,7 +191,7 @@ def _generation(release: _Release) -> int:
 
 
 def _is_broker_id(text: str) -> bool:
-    return bool(text) and all(is_offset_id(one) for one in text.split(","))
+    return bool(text) and all(map(read_offset_id, text.split(",")))
 
 
 def _is_kafka_place(text: str) -> bool:

@@ -9,10 +9,18 @@ from unittest.mock import Mock
 import pytest
 
 from otel_mqtrace import message_id
-from otel_mqtrace.message_id import UniqueIds, is_offset_id, new_unique_id, own_address
+from otel_mqtrace.message_id import (
+    OffsetId,
+    UniqueId,
+    UniqueIds,
+    new_offset_id,
+    new_unique_id,
+    own_address,
+    read_offset_id,
+    read_unique_id,
+)
 from otel_mqtrace.testing import ManualClock
 from tests.support.programs import run_in_child
-from tests.support.unique_ids import UniqueId, read_unique_id
 
 DAY_MS = 86_400_000
 
@@ -35,26 +43,37 @@ def test_id_with_an_ipv6_address_is_read_back():
     made = UniqueIds(clock=_clock(2026, 11, 1, 0, 0, 1), address="2001:db8::1", pid=7, origin=9).new()
     assert made == "20010DB8000000000000000000000001" + "0007" + "00000009" + "000003E8" + "0000"
     assert read_unique_id(made) == UniqueId("2001:db8::1", 7, 9, 1000, 0)
+    assert read_unique_id(made[1:]) is None
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("0A9A002600002A9F0000000000002329", True),
-        ("20010DB8000000000000000000000001" + "00002A9F" + "0000010000000000", True),
-        ("AC1415116D1418B42AC217FE1B4E0000", False),
-        ("0A9A002600002A9FFFFFFFFFFFFFFFFF", False),
+        ("0A9A002600002A9F0000000000002329", ("10.154.0.38", 10911, 9001)),
+        ("20010DB8000000000000000000000001" + "00002A9F" + "0000010000000000", ("2001:db8::1", 10911, 1 << 40)),
+        ("AC1415116D1418B42AC217FE1B4E0000", None),
+        ("0A9A002600002A9FFFFFFFFFFFFFFFFF", None),
+        ("order-7", None),
     ],
-    ids=["IPv4", "IPv6", "unique id", "negative offset"],
+    ids=["IPv4", "IPv6", "unique id", "negative offset", "another text"],
 )
-def test_offset_id_is_told_by_its_port_and_offset(text, expected):
-    assert is_offset_id(text) is expected
+def test_offset_id_is_told_by_its_port_and_offset_and_made_again(text, expected):
+    assert read_offset_id(text) == (expected and OffsetId(*expected))
+    assert expected is None or new_offset_id(*expected) == text
+
+
+@pytest.mark.parametrize(("port", "offset"), [(-1, 0), (1 << 16, 0), (0, -1), (0, 1 << 63)])
+def test_offset_id_that_cannot_be_is_not_made(port, offset):
+    with pytest.raises(ValueError, match="no offset id"):
+        new_offset_id("10.0.0.1", port, offset)
 
 
 def test_time_of_an_id_restarts_with_the_month():
     clock = _clock(2026, 12, 31, 23, 59, 59)
     ids = _fixed(clock)
-    assert read_unique_id(ids.new()).ms_in_month == 31 * DAY_MS - 1000
+    last = read_unique_id(ids.new())
+    assert last.ms_in_month == 31 * DAY_MS - 1000
+    assert {last.made_ms(clock.wall_ns() // 10**6 + later) for later in (0, DAY_MS)} == {clock.wall_ns() // 10**6}
     clock.advance(ms=1_000)
     assert read_unique_id(ids.new()).ms_in_month == 0
     clock.advance(ms=2_000 - 31 * DAY_MS)

@@ -17,13 +17,13 @@ from otel_mqtrace.clients.confluent_kafka.client import active, registry
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.sampling import actual_tracer
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
 from tests.support.consuming import code_of, consume, current_span_id, in_thread, poll
 from tests.support.mailbox import SENDER, TRACEPARENT
 from tests.support.shown import shown
-from tests.support.unique_ids import read_unique_id
 
 STORED_MS = 1_790_000_000_000
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}

@@ -14,10 +14,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
-from tests.support.unique_ids import read_unique_id
 
 POLICIES = ["correlate", "send_each"]
 

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from bridge.forwarder.rocketmq_source import RemotingTraceSource
 from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.messages import decode_messages, decompress_body
@@ -21,7 +22,6 @@ from tests.support.native_spans import bean, pub, sub
 from tests.support.programs import run_in_child
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, TRACE_TOPIC, response_to, tracing_cluster
 from tests.support.shown import shown
-from tests.support.unique_ids import read_unique_id
 
 NAME = "NativeRocketMqSpanExporter"
 SEND = RequestCode.SEND_MESSAGE_V2
