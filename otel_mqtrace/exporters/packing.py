@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from otel_mqtrace.model import TraceBean, TraceContext
+    from otel_mqtrace.model import TraceContext
     from otel_mqtrace.records.span import NativeRecord
     from otel_mqtrace.wire.native import EncodedContext
 
@@ -51,12 +51,13 @@ Encode = Callable[["TraceContext", str], "EncodedContext"]
 class TraceMessage:
     """One message for the trace topic: concatenated records of one source topic and region.
 
-    ``keys`` is the ``KEYS`` header; ``origins`` are the positions, in what was packed, of the contexts inside.
+    ``keys`` is the ``KEYS`` header; ``origins`` are the positions, in what was packed, of the contexts inside: of one
+    that was split a position for each of its messages.
     """
 
     value: bytes
     keys: str
-    origins: frozenset[int]
+    origins: tuple[int, ...]
     contexts: int
 
 
@@ -91,7 +92,7 @@ class _Filling:
         self.bodies: list[bytes] = []
         self.body_bytes = self.keys_bytes = 0
         self.keys: dict[str, None] = {}
-        self.origins: set[int] = set()
+        self.origins: list[int] = []
 
 
 class Packing:
@@ -172,7 +173,7 @@ class Packing:
             current.body_bytes += len(body)
             current.keys_bytes += new_bytes
             current.keys |= dict.fromkeys(keys)
-            current.origins.add(origin)
+            current.origins.append(origin)
         return messages + [_make_message(each.bodies, each.keys, each.origins) for each in filling.values()]
 
     def _bound_keys(self, trace_ctx: TraceContext, keys: frozenset[str]) -> frozenset[str]:
@@ -195,21 +196,15 @@ def _make_message(bodies: Sequence[bytes], keys: Iterable[str], origins: Iterabl
     return TraceMessage(
         value=b"".join(bodies),
         keys=KEY_SEPARATOR.join(sorted(keys)),
-        origins=frozenset(origins),
+        origins=tuple(origins),
         contexts=len(bodies),
     )
 
 
 def _split_by_topic(trace_ctx: TraceContext) -> list[TraceContext]:
-    """Return ``trace_ctx`` as contexts of one source topic each, with as many messages as a record may have."""
-    if trace_ctx.trace_type in FIRST_BEAN_ONLY:
-        return _split_by_message(trace_ctx) or [trace_ctx]
-    by_topic: dict[str | None, list[TraceBean]] = {}
-    for bean in trace_ctx.beans:
-        by_topic.setdefault(bean.topic, []).append(bean)
-    if len(by_topic) <= 1:
-        return [trace_ctx]
-    return [replace(trace_ctx, beans=tuple(beans)) for beans in by_topic.values()]
+    """Return ``trace_ctx``, or its messages where a record has one only or they are of several source topics."""
+    is_whole = trace_ctx.trace_type not in FIRST_BEAN_ONLY and len({bean.topic for bean in trace_ctx.beans}) <= 1
+    return [trace_ctx] if is_whole else _split_by_message(trace_ctx) or [trace_ctx]
 
 
 def _split_by_message(trace_ctx: TraceContext) -> list[TraceContext]:
@@ -288,7 +283,8 @@ class SpanPacker:
     def settle(self, spans: int, packed: Packed, undelivered: Iterable[TraceMessage]) -> ExportOutcome:
         """Count and return the outcome of so many spans; one fails if a message with its records is undelivered."""
         lost = list(undelivered)
-        failed = {origin for message in lost for origin in message.origins}
+        failed = Counter(chain.from_iterable(message.origins for message in lost))
+        pieces = Counter(chain.from_iterable(message.origins for message in packed.messages)) if lost else failed
         refused = {origin: reason for origin, reason in packed.refused.items() if origin not in failed}
         self.counts.spans += spans
         self.counts.messages += len(packed.messages)
@@ -298,6 +294,7 @@ class SpanPacker:
         self.counts.keys_left_out += packed.keys_left_out
         self.counts.refused.update(packed.refused.values())
         missing = {origin: packed.missing[origin] for origin in refused if origin in packed.missing}
+        missing |= {each: count + packed.missing[each] for each, count in failed.items() if count < pieces[each]}
         return ExportOutcome.of(spans, dict.fromkeys(failed, EXPORT_FAILED) | refused, missing)
 
     def after_fork(self) -> None:

@@ -54,7 +54,7 @@ def _decode_frame(frame: bytes) -> TraceMessage:
     return TraceMessage(
         value=frame[split:],
         keys=frame[_FRAME.size : split].decode("utf-8", "replace"),
-        origins=frozenset(),
+        origins=(),
         contexts=contexts,
     )
 

@@ -11,16 +11,17 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
-from otel_mqtrace.exporters.packing import MAX_KEYS_BYTES, Packing
+from otel_mqtrace.exporters.packing import MAX_KEYS_BYTES, Packing, SpanPacker
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.support.landings import landed_bodies, records_of
 from tests.support.mailbox import incoming
-from tests.support.native_spans import bean, pub, sub
+from tests.support.native_spans import bean, pub, sub, traced
 
 
 def _pack(*contexts, encode=encode_context, max_message_bytes=128_000, **bounds):
@@ -205,6 +206,18 @@ def test_ledger_counts_of_a_call_the_messages_that_are_too_large(tmp_path):
     assert processor.stats()["NativeFileSpanExporter"]["dropped"]["too_large"] == 2
     assert [(row["cause"], row["count"]) for row in processor.ledger()["rows"]] == [("too_large", 1)] * 2
     assert len(written) == 4
+
+
+def test_of_a_call_that_is_delivered_in_part_the_undelivered_messages_are_lost():
+    exporter = RecordingExporter()
+    processor, trace_calls = traced(exporter)
+    trace_calls(sub(*(bean(number, keys="k" * 200) for number in range(3)), before=False))
+    processor.force_flush()
+    packer = SpanPacker(encode=encode_context, dialect="5.5.0", max_message_bytes=400, region_id=None)
+    packed = packer.pack_batches([exporter.take_all()])
+    for lost, messages in ((packed.messages[1:], {0: 2}), (packed.messages, {})):
+        outcome = packer.settle(1, packed, lost)
+        assert (len(packed.messages), outcome.failed, outcome.messages) == (3, 1, messages)
 
 
 def test_cut_span_of_another_library_is_not_a_lost_record(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import threading
 from unittest.mock import Mock
 
@@ -24,7 +25,7 @@ PLENTY = 1024 * 1024
 
 
 def message(text, *, keys="k"):
-    return TraceMessage(text.encode() if isinstance(text, str) else text, keys, frozenset(), 1)
+    return TraceMessage(text.encode() if isinstance(text, str) else text, keys, (), 1)
 
 
 def values(spool, count=1000):
@@ -151,6 +152,15 @@ def test_removed_directory_is_made_again(tmp_path, caplog):
     assert spool.corrupt_bytes > 0
     assert "messages lost with it: 1: exclude *.mqspool from its clean-up" in caplog.text
     assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
+
+
+def test_messages_of_a_killed_process_are_read_by_one_other(tmp_path):
+    def die():
+        Spool(tmp_path, max_bytes=PLENTY).put([message("a"), message("b")])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert run_in_child(die) == -signal.SIGKILL
+    assert [values(each) for each in [Spool(tmp_path, max_bytes=PLENTY) for _ in range(2)]] == [["a", "b"], []]
 
 
 def test_file_of_a_dead_process_without_a_whole_message_is_counted_once_and_removed(tmp_path):
