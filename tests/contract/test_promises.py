@@ -26,6 +26,7 @@ HOOKS = "tests/otel_mqtrace/hooks"
 METRICS = f"{HOOKS}/test_metrics.py"
 CODEC = "tests/otel_mqtrace/wire/test_codec.py"
 FILE = "tests/otel_mqtrace/exporters/test_native_file.py"
+OTLP = "tests/otel_mqtrace/exporters/test_otlp.py"
 PACKING = "tests/otel_mqtrace/exporters/test_packing.py"
 TABLE_OF_SEND = f"{CLIENTS}/test_producer.py::test_delivered_message_has_every_field_of_the_table"
 TABLE_OF_PROCESS = f"{CLIENTS}/test_consumer.py::test_handled_message_has_every_field_of_the_table"
@@ -55,6 +56,7 @@ preset rocketmq4, rocketmq5 -> {SPANS}/test_mapping.py::test_preset_has_the_sett
 stats() adds up at every instant -> {SPANS}/test_queue.py::test_account_balances_and_the_bound_holds_while_threads_offer
 tunables from MQTRACE_*, then OTEL_BSP_* -> {SPANS}/test_mapping.py::test_environment_is_used_without_arguments
 exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
+exporter mqtrace_otlp, stock exporters keep working -> {OTLP}::test_exporter_is_found_by_its_name, {OTLP}::test_stock_exporter_keeps_its_encoder
 SendHook, ConsumeHook -> {HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 codec -> {CODEC}::test_written_context_is_read_back
 otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_embedded_broker_comes_with_the_kit

@@ -105,6 +105,11 @@ GOLDEN = json_lines(VECTORS / "golden.jsonl")
 READ = [*json_lines(VECTORS / "read_only.jsonl"), *json_lines(VECTORS / "decode_only.jsonl")]
 
 
+def test_every_vector_of_the_reference_is_here():
+    named = [*(f"G{number:02}" for number in range(1, 37)), *(f"D{number}" for number in range(1, 10))]
+    assert {item["id"] for item in (*GOLDEN, *READ)} == {*named, *(f"X{number:02}" for number in range(1, 27))}
+
+
 @pytest.mark.parametrize("item", READ, ids=lambda item: "-".join(filter(None, (item["id"], item.get("case")))))
 def test_body_is_read_like_its_vector(item):
     read = list(body_json(0, decode_body(item["body"].encode(), msg_type_map=item.get("msg_type_map", "a"))))
