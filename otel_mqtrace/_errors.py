@@ -89,3 +89,15 @@ def reraise_from_signal_handler() -> None:
     """Raise the exception being handled again if a signal handler raised it."""
     if is_from_signal_handler():
         raise  # noqa: PLE0704 - of a variable it would be in a cycle with its traceback
+
+
+def raised_failure() -> Exception:
+    """Return the failure being handled; what is no ``Exception``, as Ctrl-C and ``sys.exit()``, is raised again.
+
+    confluent-kafka's ``KafkaError`` can be raised although it is not even a ``BaseException``: a bare ``except`` alone
+    catches it. A RuntimeError with its text stands for it.
+    """
+    error: Any = sys.exc_info()[1]
+    if isinstance(error, BaseException) and not isinstance(error, Exception):
+        raise  # noqa: PLE0704 - as above
+    return error if isinstance(error, Exception) else RuntimeError(str(error)).with_traceback(sys.exc_info()[2])

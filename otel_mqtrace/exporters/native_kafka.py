@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs, SystemClock, seconds_until
-from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError, reraise_from_signal_handler
+from otel_mqtrace._errors import (
+    MissingExtraError,
+    MqTraceError,
+    PeerError,
+    UsageError,
+    raised_failure,
+    reraise_from_signal_handler,
+)
 from otel_mqtrace._workers import call_blocking
 from otel_mqtrace.client_properties import (
     application_kafka_config,
@@ -239,8 +246,9 @@ class TraceProducer(MessageDelivery):
         """
         try:
             call_blocking(method, timeout_s)
-        except Exception as error:  # noqa: BLE001 - a fatal KafkaException, or what a callback in kafka_config raised
+        except:  # noqa: E722 - a fatal KafkaException, or what a callback in kafka_config raised, perhaps a KafkaError
             reraise_from_signal_handler()
+            error = raised_failure()
             cause: Any = error.args[0] if error.args else None
             if hasattr(cause, "fatal") and cause.fatal():
                 self._producer = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_mqtrace._errors import raised_failure
 from otel_mqtrace.spans.mapping import readable_span
 from otel_mqtrace.spans.queue import ExportOutcome
 
@@ -70,8 +71,8 @@ class ExporterSide:
                 else:
                     result = self._exporter.export(spans.copy(), **self._export_arguments)  # some clear the list
                 outcome = self._take_outcome() if self._take_outcome else None
-        except Exception as error:  # noqa: BLE001 - counted as failed; the worker goes on
-            self.report_raised("export", error)
+        except:  # noqa: E722 - counted as failed; the worker goes on
+            self.report_raised("export", raised_failure())
             return ExportOutcome(failed=len(spans))
         if isinstance(outcome, ExportOutcome) and outcome.total == len(spans):
             return outcome
@@ -84,8 +85,9 @@ class ExporterSide:
             self._call("on_idle", self._on_idle)
 
     def flush(self, timeout_ms: float) -> bool:
-        """Flush the exporter; a missing return value counts as success."""
-        return self._call("force_flush", lambda: self._exporter.force_flush(int(timeout_ms)))
+        """Flush the exporter; a missing return value counts as success, and so does a missing method."""
+        flush = getattr(self._exporter, "force_flush", None)
+        return flush is None or self._call("force_flush", lambda: flush(int(timeout_ms)))
 
     def shutdown(self, timeout_ms: float) -> None:
         """Shut the exporter down, with the time that is left if it takes one."""
@@ -95,6 +97,8 @@ class ExporterSide:
                 self._exporter.shutdown(**arguments)
         except BaseException as error:  # noqa: BLE001 - on our thread or at exit no caller could handle it
             self.report_raised("shutdown", error)
+        except:  # noqa: E722 - a KafkaError
+            self.report_raised("shutdown", raised_failure())
 
     def after_fork(self) -> None:
         """Notify the exporter, in the child."""
@@ -107,8 +111,8 @@ class ExporterSide:
         try:
             with suppress_instrumentation():
                 return method() is not False
-        except Exception as error:  # noqa: BLE001 - the worker, and the other lanes, go on
-            self.report_raised(name, error)
+        except:  # noqa: E722 - the worker, and the other lanes, go on
+            self.report_raised(name, raised_failure())
             return False
 
     def report_raised(self, method: str, error: BaseException) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._errors import reraise_from_signal_handler
+from otel_mqtrace._errors import raised_failure, reraise_from_signal_handler
 from otel_mqtrace.spans.limits import lost_its_type
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span
 from otel_mqtrace.spans.queue import EXPORT_FAILED, LaneStats, lost
@@ -135,9 +135,10 @@ class LaneLosses:
         if self._on_drop is not None and new:
             try:
                 self._on_drop(self._component, new)
-            except Exception:  # the application's own
-                level, self._has_raised = logging.DEBUG if self._has_raised else logging.WARNING, True
-                _logger.log(level, "mqtrace: on_drop of %s raised (logged once)", self._component, exc_info=True)
+            except:  # noqa: E722 - the application's own
+                failure, level = raised_failure(), logging.DEBUG if self._has_raised else logging.WARNING
+                self._has_raised = True
+                _logger.log(level, "mqtrace: on_drop of %s raised (logged once)", self._component, exc_info=failure)
         self._ledger.save_due(now, last=last)
 
     def _line(self, stats: LaneStats, now: MonotonicNs, *, last: bool) -> str | None:

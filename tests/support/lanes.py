@@ -38,9 +38,9 @@ class Scripted(SpanExporter):
     def export(self, spans):
         self.batches.append([each.name for each in spans])
         answer = self.answers.pop(0) if self.answers else SpanExportResult.SUCCESS
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+        if isinstance(answer, SpanExportResult):
+            return answer
+        raise answer
 
     def force_flush(self, timeout_millis=30000):
         self.flushes.append(timeout_millis)

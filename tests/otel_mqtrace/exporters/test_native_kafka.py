@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -225,10 +226,11 @@ def test_password_is_neither_logged_nor_shown_by_the_exporter(traced, tmp_path, 
     assert "hunter2" not in seen + caplog.text
 
 
-def test_callback_of_kafka_config_that_raises_costs_no_record(kafka, exported, landed, caplog):
+@pytest.mark.parametrize("failure", [RuntimeError, partial(KafkaError, KafkaError._FAIL)])
+def test_callback_of_kafka_config_that_raises_costs_no_record(kafka, exported, landed, caplog, failure):
     def refuse(_statistics):
         kafka.broker_up(1)
-        raise RuntimeError("of the application")
+        raise failure("of the application")
 
     kafka.broker_down(1)  # no record is delivered before the callback was called
     conf = {"stats_cb": refuse, "statistics.interval.ms": 100}

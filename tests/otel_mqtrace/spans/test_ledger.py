@@ -2,9 +2,9 @@
 
 import json
 from decimal import Decimal
-from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -235,8 +235,12 @@ def test_callback_gets_new_losses_by_reason_once_and_its_own_spans_are_traced():
     assert calls[1:] == [("Scripted", {QUEUE_FULL: 1}, True)]
 
 
-def test_exception_of_the_loss_callback_is_logged_once(caplog):
-    processor = lossy(Mock(side_effect=RuntimeError), SpanExportResult.FAILURE)
+@pytest.mark.parametrize("failure", [RuntimeError(), KafkaError(KafkaError._FAIL)], ids=repr)
+def test_exception_of_the_loss_callback_is_logged_once(caplog, failure):
+    def refuse(_lane, _lost):
+        raise failure
+
+    processor = lossy(refuse, SpanExportResult.FAILURE)
     for _ in range(3):
         processor.on_end(span())
     processor.force_flush()
