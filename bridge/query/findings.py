@@ -65,7 +65,7 @@ def describe_bad(story: MessageTimeline) -> str:
 def _sent(story: MessageTimeline) -> str:
     if not story.sends:
         return "no send in the trace"
-    good = _stored(story)
+    good = [send for send in story.sends if send.outcome is not Outcome.FAILED]
     if not good:
         return f"{plural(len(story.sends), 'send attempt')}, none successful"
     topics = {send.topic for send in good}
@@ -176,7 +176,8 @@ def _of_bad(story: MessageTimeline) -> Found:
 
 
 def _stored(story: MessageTimeline) -> list[Send]:
-    return [send for send in story.sends if send.outcome is not Outcome.FAILED]
+    """Return the sends after which a broker has the message, also those that failed on a slave or its disk only."""
+    return [send for send in story.sends if send.outcome is not Outcome.FAILED or send.offset_msg_id]
 
 
 def _is_half(story: MessageTimeline) -> bool:

@@ -37,9 +37,19 @@ CASES = {
     "one attempt of two": ([REFUSED, SENT_LATER, *USED], ["send_failed"], f"2 send attempts, 1 successful; {BY_ONE}"),
     "no attempt": ([REFUSED], ["send_failed"], NOWHERE.format("1 send attempt, none successful")),
     "stored twice": ([pub(), SENT_LATER, *USED], ["stored_again"], f"2 send attempts, 2 successful; {BY_ONE}"),
+    "stored twice, first on no slave": (
+        [pub(success=False), SENT_LATER, *USED],
+        ["send_failed", "stored_again"],
+        f"2 send attempts, 1 successful; {BY_ONE}",
+    ),
+    "stored on no slave": (
+        [pub(success=False)],
+        ["send_failed", "not_consumed"],
+        NOWHERE.format("1 send attempt, none successful"),
+    ),
     "forwarded to a retry topic": ([pub(), RETRIED, *USED], [], "Sent to 2 topics; consumed by 1 group."),
     "forwarded at the second attempt": (
-        [pub(), pub(T0 + 20, topic="retry", success=False), RETRIED, *USED],
+        [pub(), pub(T0 + 20, topic="retry", success=False, offset_msg_id=""), RETRIED, *USED],
         ["send_failed"],
         "Sent to 2 topics, 1 failed attempt; consumed by 1 group.",
     ),
