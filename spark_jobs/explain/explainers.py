@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from spark_jobs.columns import is_known, is_true
 from spark_jobs.explain import rules
 from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
+from spark_jobs.explain.keys import bare_names
 from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal
 from spark_jobs.policy.profiles import (
     CALL_WITHOUT_REGION,
@@ -48,7 +49,7 @@ GAP_COLUMNS: Final = ["kind", "msg_id", "group", "event_ms", "native.start_ms"]
 
 _TEXT: Final[Any] = pa.string()
 DELIVERIES: Final = pa.schema({"group": _TEXT, "msg_id": _TEXT, "at_ms": pa.int64()})
-"""Messages of groups whose neighbours are wanted, each once; ``at_ms`` is the first plausible time of a delivery."""
+"""Messages of groups (``bare_names``) whose neighbours are wanted, each once; ``at_ms`` is the first plausible time."""
 
 Neighbours: TypeAlias = "list[tuple[_Message | None, _Message | None]]"
 """Of each wanted delivery the nearest message before and after it; ``None`` where its line has none."""
@@ -91,11 +92,12 @@ def _line(row: dict[str, Any]) -> tuple[str, int | None]:
 def _messages_of(verdicts: pa.Table, wanted: pa.Table) -> pa.Table:
     """Return ``DELIVERIES`` and ``recorded`` of the groups that are wanted."""
     columns = flatten_sides(verdicts.select(["kind", "msg_id", "group", "event_ms", "native"]))
-    is_wanted = is_true(pc.is_in(columns["group"], value_set=pc.unique(wanted["group"])))
+    groups = bare_names(columns["group"])
+    is_wanted = is_true(pc.is_in(groups, value_set=pc.unique(wanted["group"])))
     rows = np.flatnonzero(is_wanted & is_equal(columns["kind"], Kind.CONSUME.value) & is_known(columns["msg_id"]))
     deliveries = pa.table(
         {
-            "group": columns["group"].take(pa.array(rows)),
+            "group": groups.take(pa.array(rows)),
             "msg_id": columns["msg_id"].take(pa.array(rows)),
             "at_ms": NullableInts.of(columns["event_ms"]).take(rows).believable().to_arrow(),
             "recorded": columns["on_native"].take(pa.array(rows)),
@@ -242,12 +244,13 @@ def _apply_rules(rows: ResidueRows) -> pa.Table:
 def _find_gap_questions(residue: rules.Residue) -> pa.Table:
     """Return ``DELIVERIES``: the messages whose neighbours decide whether trace was switched off for them."""
     columns, findings = residue.columns, residue.findings
+    groups = bare_names(columns["group"])
     is_several = rules.is_unrecorded_by_several_groups(residue)
     is_lost = is_equal(columns["kind"], Kind.CONSUME.value) & ~is_true(columns["on_native"])
     is_wanted = _is_any_of(columns["msg_id"], columns["msg_id"].filter(pa.array(is_several)))
-    is_wanted &= _is_any_of(columns["group"], columns["group"].filter(pa.array(is_lost)))
+    is_wanted &= _is_any_of(groups, groups.filter(pa.array(is_lost)))
     rows: Any = pa.array(np.flatnonzero(is_wanted & np.asarray(findings["is_delivered"])))
-    arrays = [columns["group"].take(rows), columns["msg_id"].take(rows), findings["delivered_ms"].take(rows)]
+    arrays = [groups.take(rows), columns["msg_id"].take(rows), findings["delivered_ms"].take(rows)]
     distinct: Any = pa.table(arrays, schema=DELIVERIES).group_by(DELIVERIES.names, use_threads=False).aggregate([])
     wanted: pa.Table = distinct.select(DELIVERIES.names)
     return wanted

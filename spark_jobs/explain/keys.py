@@ -42,6 +42,11 @@ def _hash_text(column: Column) -> Keys:
     return Keys(hash_texts(column), is_known(column))
 
 
+def bare_names(column: Column) -> Column:
+    """Return topics or groups as they are compared: writers treat namespaces and retry prefixes differently."""
+    return map_values(column, bare, pa.string())
+
+
 class Ids(NamedTuple):
     """The parts of a column's message ids, unknown where a row holds none of a RocketMQ client.
 
@@ -172,7 +177,7 @@ def _bare_host(host: str) -> str:
 
 def _name(rows: KeyedRows) -> Keys:
     column = pc.if_else(pa.array(rows.is_consume), rows.columns["group"], rows.columns["topic"])
-    return _hash_text(column).where(rows.is_consume | rows.is_publish)
+    return _hash_text(bare_names(column)).where(rows.is_consume | rows.is_publish)
 
 
 def _caller(rows: KeyedRows) -> Keys:
@@ -192,7 +197,7 @@ _PARTS: Final[dict[str, Callable[[KeyedRows], Keys]]] = {
     "name": _name,
     "service": lambda rows: _hash_text(rows.columns["otlp.service"]),
     "message": lambda rows: _hash_text(rows.columns["msg_id"]),
-    "group": lambda rows: _hash_text(rows.columns["group"]),
+    "group": lambda rows: _hash_text(bare_names(rows.columns["group"])),
     "sender": lambda rows: rows.sender.process,
     "caller": _caller,
     "attempt": lambda rows: _hash_text(rows.columns["native.attempt_id"]).where(rows.is_consume),

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_jobs.columns import encode, is_known, is_true, join_codes
 from spark_jobs.explain.evidence import NEXT_IDS
-from spark_jobs.explain.keys import COUNTER_VALUES
+from spark_jobs.explain.keys import COUNTER_VALUES, bare_names
 from spark_jobs.judging.columns import NullableInts, either, is_any_of, is_equal
 from spark_jobs.taxonomy import CALLED_LOST, Kind
 
@@ -399,7 +399,7 @@ def confirm_weak_keys(residue: Residue) -> Mask:
     """
     columns, tolerance_ms = residue.columns, residue.policy.widest_tolerance("start_ms")
     is_consume = is_equal(columns["kind"], Kind.CONSUME.value)
-    name = pc.if_else(pa.array(is_consume), columns["group"], columns["topic"])
+    name = bare_names(pc.if_else(pa.array(is_consume), columns["group"], columns["topic"]))
     near_ms = NullableInts.of(columns["event_ms"]).believable()
     is_named = (is_consume | is_equal(columns["kind"], Kind.PUBLISH.value)) & is_known(name)
     rows = np.flatnonzero(is_named & near_ms.known)

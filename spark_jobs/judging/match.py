@@ -1,9 +1,9 @@
 """Pair one-sided events that lack part of their key, and find the context of each key in its message's other events.
 
 Events pair by message, group and nearest start. At least one of the two lacks a distinguishing field; different
-``retry_times`` and sends to different topics never pair. ``level`` is 2 where the group (or the transaction's state)
-agrees, 3 where only the message does. Pairs are made in the order of level, nearest starts within the tolerance, and
-order of events; ties by start, hash and identity.
+``retry_times`` and sends to different topics never pair; names are compared without a namespace. ``level`` is 2 where
+the group (or the transaction's state) agrees, 3 where only the message does. Pairs are made in the order of level,
+nearest starts within the tolerance, and order of events; ties by start, hash and identity.
 
 One id may have a hundred thousand events: a timeline is cut into blocks of a thousand at its longest pauses. Without a
 pause the two events on either side of a cut may miss each other.
@@ -190,7 +190,7 @@ def _key_level(given: Input, alone: Merged, natives: Ints, spans: Ints) -> Ints:
         return np.maximum(one, other) < codes.room - 1, one == other
 
     kind = alone.kind[natives]
-    have_group, same_group = compare(_column(given, alone, "group_name"))
+    have_group, same_group = compare(map_values(_column(given, alone, "group_name"), bare, pa.string()))
     have_retries, same_retries = compare(_column(given, alone, "retry_times"))
     have_topic, same_topic = compare(map_values(_column(given, alone, "topic"), bare, pa.string()))
     same_state = compare(_column(given, alone, "transaction_state"))[1]

@@ -65,6 +65,8 @@ def _sequence() -> list:
         *sent(0x600, at_ms=6_000, traced=False),  # X: lost, one more number than the one-way send took
         {**one_way, "start_ms": START_MS + 6_100, "end_ms": START_MS + 6_105, "span_id": "5" * 16},
         *sent(0x604, at_ms=6_200),
+        *sent(0x800, at_ms=7_000, traced=False, topic="ns1%orders"),  # N: lost, and records cut the namespace off
+        *sent(0x802, at_ms=7_050),
         *(row for step in range(12) for row in sent(2 * step, at_ms=8_000 + step, process=far, traced=False)),
     ]
 
@@ -78,6 +80,7 @@ def _calls() -> list:
         *batch,
         *(row for name in ("PLAIN", "OTHER") for row in delivery(name, group="mixed", attempt=f"{name}1", at_ms=90)),
         *(taken(name, group="mixed", at_ms=90) for name in ("PLAIN", "OTHER")),
+        taken("SPACED", group="ns1%mixed", at_ms=19_000),
         # PLAIN before a batch-sent message: the whole call is missing. OTHER behind one: only OTHER's record is.
         *(taken(name, at_ms=21_000, call="c", record_index=n, **call) for n, name in enumerate(("PLAIN", ids[0]))),
         *(taken(name, at_ms=22_000, call="d", record_index=n, **call) for n, name in enumerate((ids[1], "OTHER"))),
@@ -154,6 +157,8 @@ REASONS = {
     "lost send whose context took the next id": (uid(0x300, at_ms=3_000), 3_000, UNEXPLAINED),
     "lost send that another overlaps": (uid(0x400, at_ms=4_000), 4_000, UNEXPLAINED),
     "lost send before a one-way send": (uid(0x600, at_ms=6_000), 6_000, UNEXPLAINED),
+    "lost send to a topic of a namespace": (uid(0x800, at_ms=7_000), 7_000, UNEXPLAINED),
+    "lost delivery to a group of a namespace": ("SPACED", 19_000, UNEXPLAINED),
     "call that ends with a batch-sent message": ("PLAIN", 21_000, LOST_CALL),
     "lost delivery behind a batch-sent message": ("OTHER", 22_000, UNEXPLAINED),
     "call with two last messages, the first not batch-sent": ("FIRST", 25_000, UNEXPLAINED),
