@@ -24,6 +24,7 @@ class Alone(NamedTuple):
     has_msg_id: bool
     id_source: str | None
     sent_in_batch: bool
+    writer: str | None
     is_other: bool = False
 
 

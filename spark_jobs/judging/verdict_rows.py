@@ -112,6 +112,7 @@ def _find_rules(sides: Sides, topics: Column, has_id: Mask, in_batch: Mask, plan
         pa.array(has_id[rows]),
         take_rows(sides.either("id_source"), rows),
         pa.array(in_batch[rows]),
+        take_rows(sides.either("writer"), rows),
         pa.array(find_other(sides, plan)[rows]),
         pa.array(sides.on_native[rows]),
     ]

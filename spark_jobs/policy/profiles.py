@@ -111,12 +111,18 @@ def is_kind(kind: Kind, key: Alone) -> bool:
 
 
 def _is_failed_send(key: Alone) -> bool:
-    return key.kind == Kind.PUBLISH.value and key.success is False and not key.has_offset_msg_id
+    """The Java agent has a send's id from the answer, but for those of a batch: the broker stored it, if not well."""
+    is_agents = (key.writer or "").startswith("java-agent") and not key.sent_in_batch
+    is_answered = key.has_offset_msg_id or (is_agents and _has_own_id(key))
+    return key.kind == Kind.PUBLISH.value and key.success is False and not is_answered
 
 
 def _is_one_way_send(key: Alone) -> bool:
-    has_own_id = key.has_msg_id and key.id_source in {None, "own"}
-    return key.kind == Kind.PUBLISH.value and not has_own_id
+    return key.kind == Kind.PUBLISH.value and not _has_own_id(key)
+
+
+def _has_own_id(key: Alone) -> bool:
+    return key.has_msg_id and key.id_source in {None, "own"}
 
 
 def _is_named_like_the_trace_topic(key: Alone) -> bool:
