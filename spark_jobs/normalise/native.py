@@ -319,8 +319,8 @@ def native_batches(  # noqa: PLR0913 - bodies, and how to read them
 def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
     """Yield the records once for each message: a batch has an id, and an offset id, per message, joined with commas.
 
-    Added are ``id_at``, which of the record's messages a row is, and ``id_count``. Some writers give one offset id for
-    all. What is one per record is copied some thousand times at once, or some megabytes: a batch may be of any size.
+    Added are ``id_at``, which of the record's messages a row is, and ``id_count``. What is one per record is copied
+    some thousand times at once, or some megabytes: a batch may be of any size.
     """
     split = {name: pc.split_pattern(records[name], _JOINED) for name in _ONE_EACH}
     others = {name: column for name, column in records.items() if name not in _ONE_EACH}
@@ -331,7 +331,7 @@ def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
         of, at = rows[some], id_at[some]
         yield {
             **{name: column.take(pa.array(of)) if is_copied else column for name, column in others.items()},
-            **{name: _own(pieces, of, at) for name, pieces in split.items()},
+            **{name: _own(pieces, of, at, counts[of]) for name, pieces in split.items()},
             "id_at": pa.array(at),
             "id_count": pa.array(counts[of]),
         }
@@ -345,10 +345,12 @@ def _slices(rows: NDArray[np.int64], columns: Mapping[str, Column]) -> Iterator[
     yield from (slice(*run) for run in runs_of(piece))
 
 
-def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Column:
+def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64], together: NDArray[np.int64]) -> Column:
+    """Return the id of each message; null where its record has another number of them than of messages."""
     bounds = split.offsets.to_numpy().astype(np.int64)
     first, size = bounds[rows], bounds[rows + 1] - bounds[rows]
-    return take_rows(split.values, np.where(size == 0, -1, first + np.where(at < size, at, 0)))
+    is_own = (size == together) | (together == 1) & (size > 0)
+    return take_rows(split.values, np.where(is_own, first + at, -1))
 
 
 def _events(messages: Mapping[str, Column], name_writers: Callable[[Column], Column]) -> dict[str, Column]:

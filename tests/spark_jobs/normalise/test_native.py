@@ -3,7 +3,6 @@
 import base64
 from collections import Counter
 from hashlib import blake2b
-from itertools import zip_longest
 
 import pyarrow as pa
 import pytest
@@ -99,7 +98,8 @@ def events_of_record(fields, values, place):
     }
     ids, offsets = ((given[name] or "").split(",") for name in ("msg_id", "offset_msg_id"))
     of_batch = {"batch_size": len(ids)} if fields[0] == "Pub" else {}
-    for at, (msg_id, offset) in enumerate(zip_longest(ids, offsets[: len(ids)], fillvalue=offsets[0])):
+    are_own = len(ids) in {1, len(offsets)}  # another number of them says nothing of any message
+    for at, (msg_id, offset) in enumerate(zip(ids, offsets if are_own else [None] * len(ids), strict=False)):
         own = {"msg_id": folded(msg_id), "offset_msg_id": folded(offset), "raw_hash": place["raw_hash"] + at}
         yield {**place, **shared, **of_batch, **own, **({"extra": 1} if at else {})}
 
