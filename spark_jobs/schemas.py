@@ -184,8 +184,8 @@ VERDICT: Final = pa.schema(
 """The answer: one row per canonical key, with both sides' own words beside it."""
 
 
-# 32 hexadecimal digits, or 56 from a host that has IPv6 addresses only (MessageClientIDSetter)
-_MESSAGE_ID: Final = re.compile(r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{56}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])")
+# 32 hexadecimal digits, or 56 from a host that has IPv6 addresses only (MessageClientIDSetter); 34 by gRPC clients
+_MESSAGE_ID: Final = re.compile(r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{56}|[0-9A-Fa-f]{34}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])")
 _SAMPLE_CHARACTERS: Final = 200
 
 

@@ -115,8 +115,8 @@ def test_line_without_a_body_is_bad_with_a_reason(tmp_path, text, reason, sample
     assert bodies["bad"] == {"field": "body_base64", "reason": reason, "text": sample, "mentions": []}
 
 
-def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
-    msg_id = "c000020262bb60e53b936993952c0000"
+@pytest.mark.parametrize("msg_id", ["c000020262bb60e53b936993952c0000", "01c000020262bb60e53b936993952c0000"])
+def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path, msg_id):
     bodies = read_line(tmp_path, "x" * 300 + f" {msg_id} {msg_id.upper()}")
     assert bodies["bad"]["mentions"] == [msg_id.upper()]
 
