@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_jobs.columns import apply_to_distinct, as_scalars, find_groups, is_known, is_true, join_codes, take_rows
 from spark_jobs.judging.columns import NullableInts, is_equal, is_near, maximum
-from spark_jobs.judging.identity import CONSUME, KINDS
+from spark_jobs.judging.identity import CONSUME, KINDS, PUBLISH
 from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS, VERDICT, bare
 from spark_jobs.taxonomy import FieldVerdict
 
@@ -73,9 +73,12 @@ def compare_keys(native: Sequence[str], otlp: Sequence[str], plan: Plan) -> Fiel
     return FieldVerdict.DIFFERENT
 
 
-def compare_outcomes(native: bool, otlp: bool, context_code: str | None) -> FieldVerdict:  # noqa: FBT001 - two values
-    """A listener that took too long is a success to RocketMQ (code TIME_OUT) and an error to a span."""
-    late = context_code == "TIME_OUT" and native and not otlp
+def compare_outcomes(native: bool, otlp: bool, context_code: str | None, writer: str) -> FieldVerdict:  # noqa: FBT001
+    """A listener that took too long (code TIME_OUT) may be a success to RocketMQ, and is an error to a span.
+
+    The Java agent's span has the code alone, which does not say what the listener answered.
+    """
+    late = context_code == "TIME_OUT" and ((native and not otlp) or writer != "mqtrace")
     return FieldVerdict.EQUAL_NORMALISED if late else FieldVerdict.DIFFERENT
 
 
@@ -212,10 +215,13 @@ class _Comparison:
         sizes = maximum(*(NullableInts.of(side("batch_size")) for side in (sides.native, sides.otlp)))
         self._batch_size = sizes.coalesce(NullableInts.constant(1))
         # The agent's old convention puts no error on a failed delivery, and ends the spans of a batch before the
-        # listener starts: they measure nothing.
-        self._is_old_delivery = (sides.kind == CONSUME) & is_equal(sides.otlp("writer"), "java-agent-old")
+        # listener starts: they measure nothing. Nor do the new one's ``create`` spans of the messages of a batch.
+        writer, is_sized = sides.otlp("writer"), is_known(sides.otlp("batch_size"))
+        self._is_old_delivery = (sides.kind == CONSUME) & is_equal(writer, "java-agent-old")
+        is_created = (sides.kind == PUBLISH) & is_equal(writer, "java-agent-new") & ~is_sized
         took = NullableInts.of(sides.otlp("end_ms")) - NullableInts.of(sides.otlp("start_ms"))
-        self._is_unmeasured = self._is_old_delivery & took.known & (took.values <= _INSTANT_MS)
+        is_instant = took.known & (took.values <= _INSTANT_MS)
+        self._is_unmeasured = (self._is_old_delivery | is_created) & is_instant
 
     def compare_field(self, name: str) -> npt.NDArray[np.uint8]:
         """Return the code of the field's verdict for each key."""
@@ -247,8 +253,8 @@ class _Comparison:
         if name in {"success", "context_code"}:
             found = np.full(len(rows), different)
             if name == "success":
-                context_codes = take_rows(self._sides.native("context_code"), rows)
-                found = _answers(compare_outcomes, native, otlp, context_codes)
+                of_call = (self._sides.native("context_code"), self._sides.otlp("writer"))
+                found = _answers(compare_outcomes, native, otlp, *(take_rows(each, rows) for each in of_call))
             return np.where(self._is_old_delivery[rows], not_comparable, found)
         if name in _EXACT:
             return np.full(len(rows), different)
@@ -262,6 +268,12 @@ class _Comparison:
         if name == "cost_ms":  # a listener's cost is divided by its batch, rounded down; a duration may be the whole
             size = self._batch_size.take(rows)
             near |= is_near(one * size, other, size.values + tolerance_ms)
+        elif name == "end_ms":  # computed from the cost where no record has it; the forwarder adds one message's
+            begin, cost = (NullableInts.of(self._sides.native(each)).take(rows) for each in ("start_ms", "cost_ms"))
+            is_ours = is_equal(self._sides.otlp("writer"), "mqtrace")[rows]
+            close = is_near(one, other, self._batch_size.values[rows] + tolerance_ms)
+            close |= is_near(begin + cost, other, tolerance_ms) & is_ours
+            near |= close & ~self._sides.has_native_end()[rows]
         unmeasured = self._is_unmeasured[rows] & (name != "start_ms")
         otherwise = np.where(unmeasured, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[FieldVerdict.DIFFERENT])
         return np.where(near, _CODE[FieldVerdict.WITHIN_TOLERANCE], otherwise)

@@ -14,7 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import as_scalars, begins_run, encode, find_groups, index_rows, join_codes, take_rows
+from spark_jobs.columns import (
+    as_scalars,
+    begins_run,
+    encode,
+    find_groups,
+    index_rows,
+    is_known,
+    join_codes,
+    take_rows,
+)
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
@@ -281,6 +290,10 @@ class Sides:
                 found = coalesce_rows(column, self._native_rows, self._first_native)
             self._known["native", name] = found.cast(SIDE_FIELDS[name])
         return self._known["native", name]
+
+    def has_native_end(self) -> Mask:
+        """Return which native records hold the time of the end; others have it computed from begin and cost."""
+        return is_known(coalesce_rows(self._events["end_ms"], self._native_rows, self._first_native))
 
     def otlp(self, name: str) -> Column:
         """Return a field of the span."""

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from spark_jobs.policy.policy import read_policy
-from tests.support.events import START_MS, agent, before, both, consumed, delivery, publish
+from tests.support.events import START_MS, after, agent, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events
 
 HOUR_MS = 3_600_000
+LATE = {"context_code": "TIME_OUT"}
 ENDS = both("END", at_ms=3 * HOUR_MS)
 """How long the input goes on after the stories, so that they are settled."""
 
@@ -54,6 +55,17 @@ STORIES = {
     "a listener's cost is its batch's, divided and rounded down": Story(
         [*delivery("M", cost_ms=3, end_ms=START_MS + 110), consumed("M", batch_size=3)], "MATCHED_NORMALISED"
     ),
+    "an outcome that our span contradicts, though the listener took too long": Story(
+        [*delivery("M", success=False, **LATE), consumed("M", **LATE)], "MISMATCHED", fields={"success": "DIFFERENT"}
+    ),
+    **{
+        f"an end that no record holds, {took_ms} ms after the begin": Story(
+            [before("M"), after("M", end_ms=None, cost_ms=20, batch_size=40), consumed("M", cost_ms=took_ms)],
+            "MATCHED_NORMALISED",
+            fields={"end_ms": "WITHIN_TOLERANCE"},
+        )
+        for took_ms in (20, 830)  # as the forwarder computes it, and as a listener takes it
+    },
 }
 AGENT_STORIES = {
     "a send pairs by its message alone": Story(
@@ -65,6 +77,23 @@ AGENT_STORIES = {
     "a span without a group pairs by the message": Story(
         [*delivery("M"), agent(consumed("M"), group_name=None)], "MATCHED_NORMALISED", also={"key_level": 3}
     ),
+    "a group whose namespace the record cuts off is the same one": Story(
+        [*delivery("M"), agent(consumed("M", group="ns1%billing"))],
+        "MATCHED_NORMALISED",
+        also={"key_level": 2},
+        fields={"group_name": "EQUAL_NORMALISED"},
+    ),
+    "the agent does not say what a listener answered that took too long": Story(
+        [*delivery("M", success=False, **LATE), agent(consumed("M", **LATE))],
+        "MATCHED_NORMALISED",
+        fields={"success": "EQUAL_NORMALISED"},
+    ),
+    "the span of a message of a batch ends before the send": Story(
+        [publish("native", "M", batch_size=2, cost_ms=900), agent(publish("otlp", "M", cost_ms=0))],
+        "MATCHED_EXACT",
+        kind="publish",
+        fields={"end_ms": "NOT_COMPARABLE", "cost_ms": "NOT_COMPARABLE"},
+    ),
     "a failed delivery is no error by the old convention": Story(
         [*delivery("M", success=False), agent(consumed("M"), writer="java-agent-old")],
         "MATCHED_EXACT",
@@ -74,7 +103,13 @@ AGENT_STORIES = {
         [publish("native", "M", batch_size=2), agent(consumed("M"))], "OTLP_ONLY", "BY_DESIGN"
     ),
     "RocketMQ records no failed send": Story(
-        [agent(publish("otlp", "M", success=False))], "OTLP_ONLY", "BY_DESIGN", kind="publish"
+        [agent(publish("otlp", "M", success=False), id_source="header")], "OTLP_ONLY", "BY_DESIGN", kind="publish"
+    ),
+    "RocketMQ records a send that was stored, though on no slave": Story(
+        [agent(publish("otlp", "M", success=False), id_source="own", batch_size=1)],
+        "OTLP_ONLY",
+        "UNEXPLAINED",
+        kind="publish",
     ),
 }
 AGENT_POLICY, MIXED_POLICY, MIXED_SPANS_POLICY = (
