@@ -7,7 +7,6 @@ span lacks stay ``None``, except the message type of a send: the wire cannot enc
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +20,7 @@ from bridge.otlp.roles import (
     SpanFacts,
     role_of,
 )
-from bridge.otlp.values import attribute_text, long_or_none, offset_in_id
+from bridge.otlp.values import attribute_text, group_of_thread, long_or_none, offset_in_id
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import (
     KEY_SEPARATOR,
@@ -46,7 +45,6 @@ _TYPES: Final = {
     "transaction_end": TraceType.END_TRANSACTION,
     "recall": TraceType.RECALL,
 }
-_THREAD_OF_GROUP: Final = re.compile(r"ConsumeMessageThread_(.+)_[0-9]+")
 _OURS: Final = "mqtrace"
 _KAFKA: Final = "kafka"
 
@@ -207,8 +205,7 @@ class _Message:
         """Return the group; old names of the Java agent have it in the name of the listener's thread only."""
         group = self.fields.present("group_name")
         if group is None and role.kind == "consume":
-            thread = _THREAD_OF_GROUP.fullmatch(self.fields.text("thread_name") or "")
-            return thread and thread[1]
+            return group_of_thread(self.fields.text("thread_name") or "")
         return group
 
     def _place(self) -> str | None:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
 _DOTTED: Final = re.compile(r"\.([0-9]+)\.([0-9]+)\Z")
+_LINE_ENDS: Final = "\n\r\x85\u2028\u2029"
+# What Java finds by ^ConsumeMessageThread_(.+)_\d+$.
+_THREAD_OF_GROUP: Final = re.compile(rf"ConsumeMessageThread_([^{_LINE_ENDS}]+)_[0-9]+(\r\n|[{_LINE_ENDS}])?")
+_MOST_OF_GROUP: Final = 100
 LONG_MAX: Final = 2**63 - 1
 """The latest time that a column can hold; those of OTLP are unsigned, up to ``TIME_MAX``."""
 TIME_MAX: Final = 2**64 - 1
@@ -28,6 +32,15 @@ def offset_in_id(msg_id: str | None, topic: str | None) -> str | None:
         return None
     position, found = _DOTTED.subn(r"-\1@\2", msg_id)
     return position if found else None
+
+
+def group_of_thread(name: str) -> str | None:
+    """Return the consumer group in the name of a RocketMQ listener's thread, where the Java agent's old names have it.
+
+    ``None`` for any other name, and where the client may have cut the group off: it writes so many characters at most.
+    """
+    found = _THREAD_OF_GROUP.fullmatch(name)
+    return found[1] if found and len(found[1]) < _MOST_OF_GROUP else None
 
 
 def parent_or_none(span_id: str | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +19,7 @@ from bridge.otlp.roles import (
     SpanFacts,
     role_of,
 )
-from bridge.otlp.values import offset_in_id
+from bridge.otlp.values import group_of_thread, offset_in_id
 from otel_mqtrace._clock import NS_PER_MS
 from spark_jobs.columns import (
     apply_to_distinct,
@@ -58,9 +57,6 @@ _KEPT_OF_BAD: Final = frozenset({"path", "line", "raw_hash", "bad"})
 _KAFKA: Final = "kafka"
 _SAMPLED: Final = 0x01
 _REMOTENESS_KNOWN: Final = 0x100
-_LINE_ENDS: Final = "\n\r\x85\u2028\u2029"
-# What Java finds by ^ConsumeMessageThread_(.+)_\d+$.
-_THREAD_OF_GROUP: Final = re.compile(rf"ConsumeMessageThread_([^{_LINE_ENDS}]+)_[0-9]+(\r\n|[{_LINE_ENDS}])?")
 _INT, _LONG = pa.int32(), pa.int64()
 
 
@@ -143,13 +139,8 @@ def _dotted_place(spans: SpanBatch) -> Column:
 
 def _group_names(spans: SpanBatch) -> Column:
     """Old names of the Java agent: the group is only in the name of the thread that ran the listener."""
-    threads = map_values(spans.text("thread_name"), _group_of_thread, pa.string())
+    threads = map_values(spans.text("thread_name"), group_of_thread, pa.string())
     return coalesced(present(spans.text("group_name")), where(pc.equal(spans.roles["kind"], "consume"), threads))
-
-
-def _group_of_thread(name: str) -> str | None:
-    found = _THREAD_OF_GROUP.fullmatch(name)
-    return None if found is None else found[1]
 
 
 def _batch_sizes(spans: SpanBatch) -> Column:

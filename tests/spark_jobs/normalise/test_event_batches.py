@@ -110,6 +110,7 @@ def test_weaker_name_is_read_without_the_stronger():
         ("g_1\n\n", None),
         ("g\u2028_1", None),
         ("g_x", None),
+        *((f"{'g' * size}_1", known) for size, known in ((99, "g" * 99), (100, None))),  # cut off, perhaps
     ],
 )
 def test_listener_thread_names_the_group(thread, group):
