@@ -66,12 +66,14 @@ def contexts_of(span: Span) -> SpanContexts:
     request id; its span id stands in, because readers join the two records by it.
     """
     own, links = span["attributes"], [link["attributes"] for link in span["links"]]
-    unnamed = bool(links) and not any(_Fields(link).raw(name) is not None for link in links for name in NAMING_FIELDS)
+    naming = [link for link in links if any(_Fields(link).raw(name) is not None for name in NAMING_FIELDS)]
+    unnamed = bool(links) and not naming
     given = _Fields(own).text("msg_id")
     ids = [None] if given is None else given.split(",")
-    if len(ids) == 1 and links and not unnamed:  # a message for each link, whose attributes win, else for each id
-        of_links = [_Fields(link, own) for link in links]
-        messages = [_Message(span, each, each.text("msg_id"), len(links)) for each in of_links]
+    if len(ids) == 1 and naming:  # a message for each link, whose attributes win, else for each id
+        is_ours = _Fields(own).raw("trace_type") is not None  # then the others are the application's
+        of_links = [_Fields(link, own) for link in (naming if is_ours else links)]
+        messages = [_Message(span, each, each.text("msg_id"), len(of_links)) for each in of_links]
     else:
         messages = [_Message(span, _Fields(own), each, len(ids)) for each in ids]
     found: list[TraceContext] = []

@@ -237,22 +237,29 @@ class Messages:
         self._of_spans, self._of_links = Attributes(spans["attributes"]), Attributes(self._links.field("attributes"))
         self._given = self._of_spans.text("msg_id")
         commas: Column = pc.count_substring(self._given, _JOINED)
-        ids, named = 1 + commas.fill_null(0).to_numpy().astype(np.int64), self._named()
-        by_link = np.where(named & (ids == 1), self._link_count, 0)
+        is_naming = self._find_naming()
+        ids, named = 1 + commas.fill_null(0).to_numpy().astype(np.int64), self._count_links(is_naming) > 0
+        # Another link of a span of ours leads to the application's span, of another writer's to a message without id.
+        is_message = is_naming | np.repeat(~is_known(self._of_spans.text("trace_type")), self._link_count)
+        by_link = np.where(named & (ids == 1), self._count_links(is_message), 0)
         counts = np.where(by_link > 0, by_link, ids)
         self._span, self.at = repeated(counts)
         self.together = counts[self._span]
         self._is_link = by_link[self._span] > 0
-        self._link = np.where(self._is_link, self._first_link[self._span] + self.at, -1)
+        self._link = np.full(len(self._span), -1)
+        self._link[self._is_link] = np.flatnonzero(is_message & np.repeat(by_link > 0, self._link_count))
         self.given_id = self._spread(self._given)
         self.linked = self._link_count[self._span] > 0
         self.unnamed = self.linked & ~named[self._span]
 
-    def _named(self) -> NDArray[np.bool_]:
-        """Return which spans have a link that names a message."""
-        naming = [is_known(self._of_links.text(field)) for field in NAMING_FIELDS]
-        before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(naming))])
-        return np.asarray(before[self._first_link + self._link_count] > before[self._first_link])
+    def _find_naming(self) -> NDArray[np.bool_]:
+        """Return which links name a message."""
+        return np.asarray(np.any([is_known(self._of_links.text(field)) for field in NAMING_FIELDS], axis=0))
+
+    def _count_links(self, links: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return how many of ``links`` each span has."""
+        before = np.concatenate([[0], np.cumsum(links)])
+        return np.asarray(before[self._first_link + self._link_count] - before[self._first_link])
 
     def of_span(self, name: str) -> Column:
         """Return a column of the spans, once for each message."""

@@ -137,6 +137,9 @@ def test_batch_is_one_record_for_each_message():
     joined = contexts_of(_span(_delivery(message_id="M1,M2"))).contexts
     assert [each.beans[0].msg_id for each in joined[1::2]] == ["M1", "M2"]
     assert {each.cost_ms for each in joined[1::2]} == {20}
+    ours = _delivery(message_id="M1") | {semconv.MQTRACE_TRACE_TYPE: "Sub"}
+    _, alone = contexts_of(_span(ours, links=[{semconv.MESSAGING_KAFKA_OFFSET: 7}, {}])).contexts
+    assert (alone.beans[0].msg_id, alone.cost_ms) == ("M1", 40)  # the other link is the application's
 
 
 def test_kafka_message_without_an_id_is_identified_by_its_position():

@@ -85,6 +85,14 @@ def test_span_has_an_event_for_each_message_it_names(given_id, links, ids):
     assert {event["batch_size"] for event in rows} == {len(ids)}
 
 
+def test_link_of_our_span_that_names_nothing_is_no_message():
+    """It leads to the application's current span, or the application has added it."""
+    ours = span({**SEND, ID_NAME: "x", "mqtrace.trace_type": "Sub"}, links=[{}, {OFFSET: "7"}, {}])
+    found = events(ours, span(SEND, links=[{ID_NAME: "y"}, {}]), ours)
+    assert [event["msg_id"] for event in found] == ["x", "y", None, "x"]
+    assert [link["span_id"] for event in found for link in event["links"]] == [f"{at:016x}" for at in (2, 1, 2, 2)]
+
+
 def test_message_has_its_own_link_and_the_first_the_others():
     own = events(span(SEND, links=[{"messaging.message.id": "x"}, {"messaging.message.id": "y"}]))
     assert [[link["span_id"] for link in event["links"]] for event in own] == [["0" * 15 + "1"], ["0" * 15 + "2"]]
