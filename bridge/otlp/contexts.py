@@ -7,6 +7,8 @@ span lacks stay ``None``, except the message type of a send: the wire cannot enc
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -100,7 +102,7 @@ class _Fields:
                 if (value := attributes.get(name)) is not None:
                     return value
             for name in alias.arrays:
-                values = attributes.get(name)
+                values = _array_or_same(attributes.get(name))
                 if isinstance(values, (list, tuple)) and values:
                     return values[0]
         return None
@@ -117,12 +119,20 @@ class _Fields:
     def keys(self) -> str | None:
         for attributes in self._places:
             for name in ALIASES["keys"].arrays:
-                keys = attributes.get(name)
+                keys = _array_or_same(attributes.get(name))
                 if isinstance(keys, (list, tuple)) and keys:
                     return _present(KEY_SEPARATOR.join(attribute_text(key) or "" for key in keys))
                 if isinstance(keys, str):
                     return _present(keys)
         return None
+
+
+def _array_or_same(value: Any) -> Any:
+    """Return the array that a text of JSON stands for, as a Jaeger with Badger returns it; any other value as it is."""
+    if isinstance(value, str) and value.startswith("["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
 
 
 def _present(text: str | None) -> str | None:

@@ -142,6 +142,14 @@ def test_batch_is_one_record_for_each_message():
     assert (alone.beans[0].msg_id, alone.cost_ms) == ("M1", 40)  # the other link is the application's
 
 
+def test_array_that_badger_made_a_text_is_an_array():
+    flattened = {"messaging.header.UNIQ_KEY": '["M1"]', "messaging.rocketmq.message.keys": '["a","b"]'}
+    whole = contexts_of(_span(_delivery() | flattened)).contexts[1]
+    assert (whole.beans[0].msg_id, whole.beans[0].keys) == ("M1", "a b")
+    plain = contexts_of(_span(_delivery() | {"messaging.rocketmq.message.keys": "[a"})).contexts[1]
+    assert plain.beans[0].keys == "[a"
+
+
 def test_kafka_message_without_an_id_is_identified_by_its_position():
     place = {"destination_partition_id": "3", "kafka_offset": 41, "kafka_consumer_group": "g"}
     whole = contexts_of(_span(_delivery(system="kafka", **place))).contexts[1]
