@@ -207,7 +207,7 @@ def confirm_trace_off(residue: Residue) -> Mask:
 
 def is_unrecorded_by_several_groups(residue: Residue) -> Mask:
     """Return which of the unrecorded deliveries have a message that other groups did not record either."""
-    msg_ids, groups = residue.columns["msg_id"], residue.columns["group"]
+    msg_ids, groups = residue.columns["msg_id"], bare_names(residue.columns["group"])
     is_chosen = residue.is_found(find_unrecorded_messages) & is_known(msg_ids) & is_known(groups)
     deliveries = pa.table({"msg_id": msg_ids, "group": groups})
     messages = deliveries.filter(pa.array(is_chosen)).group_by("msg_id", use_threads=False)

@@ -265,7 +265,7 @@ def older_answers():
     off = [taken("OFF", group=group, at_ms=200_000) for group in ("billing", "shipping")]
     half_off = [taken("HALF", group="billing", at_ms=210_000), taken("HALF", group="shipping", at_ms=210_000)]
     half_off += delivery("HALF", group="shipping", at_ms=210_000)
-    only = [taken("ONLY", group="billing", at_ms=220_000)]
+    only = [taken("ONLY", group=group, at_ms=188_000) for group in ("billing", "ns1%billing")]
     burst = [
         taken(f"BURST{n}", group=group, at_ms=205_000 + 10 * n) for n in range(5) for group in ("billing", "shipping")
     ]
@@ -290,7 +290,7 @@ def older_answers():
 OLDER_REASONS = {
     "message that no group recorded": ("OFF", ("billing", "shipping"), TRACE_OFF),
     "message that one of two groups recorded": ("HALF", ("billing",), UNEXPLAINED),
-    "message of one group": ("ONLY", ("billing",), UNEXPLAINED),
+    "message of one group, by two names": ("ONLY", ("billing", "ns1%billing"), UNEXPLAINED),
     **{f"burst {n} that no group recorded": (f"BURST{n}", ("billing", "shipping"), UNEXPLAINED) for n in range(5)},
     "span before the other input begins": ("EARLY", (None,), ("LATE_BEYOND_RETENTION", "before_first_native")),
     "service without any record, though others send to its topic": (MUTE_SENDS["mute"], (None,), SILENT_SERVICE),
