@@ -146,7 +146,7 @@ def _register(app: typer.Typer, point: EntryPoint, *, listed: bool) -> None:
         function = point.load()
         command = _stand_in if listed and inspect.isfunction(function) else _check_command(function)
     except Exception as error:  # noqa: BLE001  one broken command must not take the others along
-        cause = _find_shadow(point) or _describe_failure(point.name, error)
+        cause = _find_shadow(point, error) or _describe_failure(point.name, error)
         app.command(
             point.name,
             help=f"Not available: {escape(str(cause))}",
@@ -178,18 +178,19 @@ def _make_refusal(cause: MqTraceError) -> Callable[[], None]:
     return refuse
 
 
-def _find_shadow(point: EntryPoint) -> MqTraceError | None:
-    """Return what to do where another package has the name of ours that the command is in."""
-    name = point.module.partition(".")[0]
-    ours = Path(__file__).parent.parent / name
-    spec = find_spec(name)
-    location = None if spec is None else next(iter(spec.submodule_search_locations or ()), spec.origin)
-    if location is None or not ours.is_dir() or Path(location).resolve() == ours.resolve():
-        return None
-    return MqTraceError(
-        f"{_NAME} {point.name}: the package {name!r} at {location} shadows the one of {DISTRIBUTION}; "
-        "run the command from another directory, or without PYTHONPATH"
-    )
+def _find_shadow(point: EntryPoint, error: Exception) -> MqTraceError | None:
+    """Return what to do where another package has the name of ours that the command is in, or imports."""
+    for module in (point.module, str(getattr(error, "name", None))):
+        name = module.partition(".")[0]
+        ours = Path(__file__).parent.parent / name
+        spec = find_spec(name) if ours.is_dir() else None
+        location = None if spec is None else next(iter(spec.submodule_search_locations or ()), spec.origin)
+        if location is not None and Path(location).resolve() != ours.resolve():
+            return MqTraceError(
+                f"{_NAME} {point.name}: the package {name!r} at {location} shadows the one of {DISTRIBUTION}; "
+                "run the command from another directory, or without PYTHONPATH"
+            )
+    return None
 
 
 def _describe_failure(name: str, error: Exception) -> MqTraceError:

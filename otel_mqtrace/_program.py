@@ -49,6 +49,11 @@ def start() -> int:
         gc.freeze()  # else the interpreter collects all objects as it exits: 0.15 s after a reconciliation
 
 
+def search_path() -> str:
+    """Return where this process finds modules, as ``PYTHONPATH`` has it."""
+    return os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109 - no Path is needed
+
+
 def _run(numbers: Collection[int]) -> int:
     from otel_mqtrace.cli import main  # noqa: PLC0415 - an interrupt of this import is what the module is for
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from bridge.addresses import check_stores
 from bridge.storage import use_settings
 from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError, PeerError, UsageError, describe_reason
-from otel_mqtrace._program import delay_interrupt
+from otel_mqtrace._program import delay_interrupt, search_path
 from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.package import write_package
 
@@ -280,9 +280,17 @@ def _deploy(place: str, own: Mapping[str, str]) -> SparkSession:
     is_local = place.startswith("local")
     _set_environment(is_local=is_local)
     options = (f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(_LOCAL_JVM if is_local else ()))
-    settings = {**_QUIET, **(_LOCAL if is_local else {}), "spark.driver.extraJavaOptions": " ".join(options)}
+    is_alone = bool(_ONE_PROCESS.fullmatch(place))
+    imports = {"PYTHONPATH": search_path(), "PYTHONSAFEPATH": "1"} if is_alone else {}
+    settings = {
+        **_QUIET,
+        **(_LOCAL if is_local else {}),
+        # Without the working directory, which may have packages of our names (Python 3.11).
+        **{f"spark.executorEnv.{name}": value for name, value in imports.items()},
+        "spark.driver.extraJavaOptions": " ".join(options),
+    }
     session = _start({**settings, **own, "spark.master": place})
-    if not _ONE_PROCESS.fullmatch(place):
+    if not is_alone:
         session.sparkContext.addPyFile(str(_pack_code()[1]))
     return session
 

@@ -10,6 +10,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.sdk.resources import Resource
@@ -48,7 +49,6 @@ from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from bridge.demo.faults import FaultPlan, Findings, Row
     from bridge.demo.shop import Order
@@ -221,6 +221,7 @@ def _instrument(bootstrap_servers: str, plan: FaultPlan, spans: FaultySpanExport
             raise PeerError(f"the demo lost spans on its own, seeded faults aside: {lane}: {dict(stats)}")
 
 
+_PROGRAM: Final = Path(__file__).parents[2] / "spark_jobs" / "__main__.py"
 _DRIVER_MEMORY: Final = "1g"
 _WITH_RESULT: Final = (0, 1, 3, 4)
 """Exit codes of a run that wrote its result, of any verdict."""
@@ -232,7 +233,8 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], l
 
     The field verdicts of a row are pairs.
     """
-    command = [sys.executable, "-m", "spark_jobs", "reconcile"]
+    # Not by -m, which would take a package of that name in the working directory.
+    command = [sys.executable, str(_PROGRAM), "reconcile"]
     sides = ["--native", str(workspace.landing), "--otlp", str(workspace.otlp), "--out", str(workspace.report)]
     options = ["--grace", f"{grace_ms}ms", "--driver-memory", _DRIVER_MEMORY]
     code, printed = _run_to_its_end([*command, *sides, *options])

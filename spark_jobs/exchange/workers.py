@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from bridge.addresses import match_paths
 from otel_mqtrace._errors import PeerError
-from otel_mqtrace._program import YOUNG_OBJECTS
+from otel_mqtrace._program import YOUNG_OBJECTS, search_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 LONG_MAP: Final = 4
 """A map of so many tasks is long enough to have processes ready for it."""
 _TASK_BYTES: Final = 4 << 20  # what a task reads of a small input, as in spark_jobs.sources.splits
-_COMMAND: Final = "from spark_jobs.exchange.workers import serve; serve()"
+_COMMAND: Final = """
+import sys
+sys.path[:] = filter(None, sys.path)  # without the working directory, which may have packages of our names
+from spark_jobs.exchange.workers import serve
+serve()
+"""
 
 
 def count_cores() -> int:
@@ -44,7 +49,7 @@ class Worker:
             [sys.executable, "-c", _COMMAND, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, "PYTHONPATH": search_path()},
             start_new_session=True,  # Ctrl-C is for this process: it stops the others
         )
 

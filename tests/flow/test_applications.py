@@ -1,6 +1,7 @@
 """Applications in processes of their own: unchanged, or with packages named like ours, they are traced in both formats."""
 
 import os
+import shutil
 import sys
 from itertools import product
 from pathlib import Path
@@ -95,13 +96,15 @@ def test_application_with_its_own_bridge_keeps_both_formats(kafka, packages, tmp
     assert len(landed_lines(tmp_path / "landing")) > 0
 
 
-def test_command_names_the_package_that_shadows_ours(packages, tmp_path):
+@pytest.mark.parametrize("command", ["decode", "inspect"])
+def test_command_names_the_package_that_shadows_ours(packages, tmp_path, command):
     # An editable install of this checkout has an import finder of its own, which a user's installation has not.
     console_script = (
         "import sys; sys.meta_path[:] = [each for each in sys.meta_path if 'editable' not in str(each)];"
-        "from otel_mqtrace.cli import main; sys.exit(main(['decode', 'x']))"
+        "from otel_mqtrace.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    done = run_python(console_script, cwd=tmp_path, env=packages)
+    shutil.rmtree(tmp_path / "spark_jobs")
+    done = run_python(console_script, command, "x", cwd=tmp_path, env=packages)
     assert done.returncode == 2
     assert f"the package 'bridge' at {tmp_path / 'bridge'} shadows the one of otel-mqtrace" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from otel_mqtrace.cli import main
-from tests.support.programs import MQTRACE, run_program
+from tests.support.programs import run_program
 from tests.support.source_tree import ROOT
 
 MESSAGES = 500
@@ -21,7 +23,8 @@ ENVIRONMENT = {**os.environ, "MQTRACE_ENABLED": "false", "MQTRACE_TOPIC_EXCLUDE"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demo")
-    done = run_program(*MQTRACE, "demo", *QUICKSTART, cwd=directory, env=ENVIRONMENT)
+    (directory / "spark_jobs.py").write_text("raise ImportError('of others')")
+    done = run_program(Path(sys.executable).with_name("mqtrace"), "demo", *QUICKSTART, cwd=directory, env=ENVIRONMENT)
     return done, directory / "mqtrace-demo"
 
 

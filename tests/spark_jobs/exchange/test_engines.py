@@ -11,6 +11,7 @@ from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.spark import SparkEngine
+from spark_jobs.exchange.workers import Worker
 from tests.support.clocks import TickingClock  # on which a map is long at once, and asks for further processes
 from tests.support.programs import run_python
 from tests.support.source_tree import ROOT
@@ -78,6 +79,14 @@ def test_long_map_uses_other_processes_and_ends_them(tmp_path):
     for process in processes - {os.getpid()}:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_other_process_imports_no_package_of_our_name_from_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "spark_jobs.py").write_text("raise ImportError('of others')")
+    monkeypatch.chdir(tmp_path)
+    other = Worker()
+    assert other.run(operator.neg, 1) == -1
+    other.stop()
 
 
 @pytest.mark.parametrize("clock", [ManualClock, TickingClock])
