@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
-from confluent_kafka import DeserializingConsumer, KafkaError, Message
+from confluent_kafka import DeserializingConsumer, KafkaError, Message, TopicPartition
 from confluent_kafka.error import ConsumeError, ValueDeserializationError
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
@@ -87,6 +87,18 @@ def test_message_is_current_until_the_next_poll(consuming, spans):
     assert consumer.poll(0) is None
     assert current_span_id() == 0
     assert spans.take().context.span_id == current
+
+
+def test_offset_that_is_read_again_has_a_span_for_each_attempt(consuming, spans, topic):
+    consumer = consuming()
+    failed = poll(consumer)
+    process.failed()
+    consumer.seek(TopicPartition(topic, failed.partition(), failed.offset()))
+    poll(consumer)
+    consumer.close()
+    attempts = spans.take_all(f"process {topic}")
+    assert [code_of(each) for each in attempts] == [ContextCode.FAILED, ContextCode.SUCCESS]
+    assert {each.attributes["messaging.kafka.offset"] for each in attempts} == {0}
 
 
 def test_batch_is_one_span_with_a_link_for_each_message(consuming, spans, topic):
