@@ -179,7 +179,9 @@ def _is_native_in_zstd(head: bytes) -> bool:
 
 
 def _binary(head: bytes, size: int) -> Layout | None:
-    if head[0] == 0 and head[LENGTH_BYTES : LENGTH_BYTES + 1] == bytes([FIELD_ONE]):
+    fits = int.from_bytes(head[:LENGTH_BYTES], "big") <= size - LENGTH_BYTES
+    is_length = head[0] == 0 or (fits and head[0] < FIELD_ONE)  # of less than 16 MiB, perhaps cut off, or more
+    if is_length and head[LENGTH_BYTES : LENGTH_BYTES + 1] == bytes([FIELD_ONE]):
         return Layout.PROTO_FRAMED
     return Layout.PROTO if head[0] == FIELD_ONE and size > 1 else None
 

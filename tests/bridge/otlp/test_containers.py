@@ -221,6 +221,14 @@ def test_frame_reader_reads_any_bytes(tmp_path_factory, data):
         assert len(read(path, layout)[2]) <= 1
 
 
+def test_frame_of_more_than_16_mib_is_a_frame(tmp_path):
+    message, path = TracesData(), tmp_path / "f"
+    message.resource_spans.add().scope_spans.add().spans.add(name="x" * (16 << 20))
+    content = message.SerializeToString()
+    path.write_bytes(struct.pack(">I", len(content)) + content)
+    assert (detect(path), len(read(path)[0])) == (Layout.PROTO_FRAMED, 1)
+
+
 DEEP = {"stringValue": "x"}
 for _ in range(250):
     DEEP = {"arrayValue": {"values": [DEEP]}}
