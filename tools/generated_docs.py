@@ -81,6 +81,11 @@ _AMBIGUITIES = (
         "decoded as LOCAL; the bytes come out the same",
     ),
     (
+        "what a `SubAfter` of six or eight fields lacks",
+        "only C++ and ONS write these forms",
+        "`dialect` is `cpp-2` or `ons`; `encode` writes `5.5.0`, an absent number as 0",
+    ),
+    (
         "the eighth field of a `SubAfter` of eight",
         "ONS writes a status there that no other reader reads",
         "read and not kept",
