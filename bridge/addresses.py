@@ -217,6 +217,7 @@ def _expand(path: str) -> tuple[list[AnyPath], bool]:
     if named.exists():
         return [named.resolve()], True
     if _GLOB_MAGIC & set(path):
+        check_listable(named)
         files = {file for match in match_paths(named) for file in _files_of(match)}
         if files:
             return sorted(files), False  # ** matches a directory and its files
@@ -228,6 +229,19 @@ def _files_of(match: AnyPath) -> list[AnyPath]:
         return data_files(match)
     # to open a pipe would wait for its writer
     return [match.resolve()] if match.is_file() and not _is_output(match) else []
+
+
+def check_listable(pattern: AnyPath) -> None:
+    """Raise OSError for a directory of this machine that a glob cannot look into: ``glob`` would pass over it."""
+    parts = pattern.parts if isinstance(pattern, Path) else ()
+    begin = next((at for at, part in enumerate(parts) if _GLOB_MAGIC & set(part)), len(parts))
+    for end in range(begin, len(parts)):
+        for place in glob.glob(f"{Path(*parts[:end])}{os.sep}", recursive=True):  # noqa: PTH207 (any root, one call)
+            with suppress(FileNotFoundError):  # removed meanwhile, or nothing of that name
+                if _GLOB_MAGIC & set(parts[end]):
+                    os.scandir(Path(place)).close()
+                else:
+                    Path(place, parts[end]).lstat()
 
 
 def match_paths(pattern: AnyPath) -> list[AnyPath]:

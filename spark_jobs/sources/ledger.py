@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.addresses import is_pipe, match_paths, parse_directory, walk
+from bridge.addresses import check_listable, is_pipe, match_paths, parse_directory, walk
 from bridge.codec.framing import text_of_json
 from bridge.storage import refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
@@ -47,8 +47,11 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
     """
     paths: dict[AnyPath, bool] = {}
     for src in srcs:
-        for path, named in _expand(src):
-            paths[path] = paths.get(path, False) or named
+        try:
+            for path, named in _expand(src):
+                paths[path] = paths.get(path, False) or named
+        except OSError as error:
+            raise UsageError(f"--ledger {error.filename or src} cannot be read: {error.strerror or error}") from error
     files, drops, points = [], [], []
     for path, named in paths.items():
         try:
@@ -74,6 +77,7 @@ def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
     elif path.exists():
         yield (path if is_pipe(path) else path.resolve()), True  # as --ledger <(curl …/metrics)
     else:
+        check_listable(path)
         matches = sorted(match_paths(path))
         if not matches:
             raise UsageError(
@@ -85,14 +89,11 @@ def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
 
 
 def _files(directory: AnyPath) -> list[AnyPath]:
-    try:
-        return sorted(
-            file.resolve()
-            for file in walk(directory)
-            if file.is_file() and not file.name.startswith((".", "_")) and not file.name.endswith(_IGNORED_SUFFIXES)
-        )
-    except OSError as error:
-        raise UsageError(f"--ledger {error.filename or directory} cannot be read: {error.strerror}") from error
+    return sorted(
+        file.resolve()
+        for file in walk(directory)
+        if file.is_file() and not file.name.startswith((".", "_")) and not file.name.endswith(_IGNORED_SUFFIXES)
+    )
 
 
 class _NotALedgerError(UnreadableInputError):

@@ -45,7 +45,8 @@ def test_port_that_cannot_be_is_refused_at_once(servers):
     assert parse_address("kafka://a:65535,[::1]:1,b/t").servers == "a:65535,[::1]:1,b"
 
 
-def test_directory_below_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize("pattern", ["", "*", "*/a.jsonl", "*/*.jsonl", "**/*.jsonl"])
+def test_directory_below_that_cannot_be_listed_is_named(pattern, tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / ".hidden").mkdir()
     listed = os.scandir
@@ -56,8 +57,9 @@ def test_directory_below_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
         return listed(path)
 
     monkeypatch.setattr(os, "scandir", list_some)
+    monkeypatch.setattr(Path, "lstat", lambda path: list_some(path.parent))
     with pytest.raises(UsageError, match=f"cannot read {tmp_path / 'sub'}: Permission denied"):
-        expand_files(str(tmp_path))
+        expand_files(str(tmp_path / pattern))
 
 
 def test_directory_and_glob_hold_data_files_only(tmp_path):

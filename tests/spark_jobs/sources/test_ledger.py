@@ -312,10 +312,11 @@ def test_source_that_names_nothing_is_refused_with_the_fix(tmp_path):
         read_ledgers([str(tmp_path / "ledger-*.json")])
 
 
-def test_directory_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("pattern", ["", "*.json"])
+def test_directory_that_cannot_be_listed_is_refused(pattern, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, "Permission denied")))
-    with pytest.raises(UsageError, match=f"--ledger {tmp_path} cannot be read: Permission denied"):
-        read_ledgers([str(tmp_path)])
+    with pytest.raises(UsageError, match=f"--ledger {tmp_path}.* cannot be read: Permission denied"):
+        read_ledgers([str(tmp_path / pattern)])
 
 
 def test_ledger_in_a_hidden_directory_is_read(tmp_path):
