@@ -143,6 +143,7 @@ def _all_hashes(keys: Sequence[str], originals: Sequence[str], plan: Plan) -> bo
 _WORDS: Final = (None, *(verdict.value for verdict in FieldVerdict))
 _CODE: Final = {verdict: place for place, verdict in enumerate((None, *FieldVerdict))}
 _INSTANT_MS: Final = 3
+_OTHER_END: Final = {"start_ms": "end_ms", "end_ms": "start_ms"}
 _AGREE: Final = frozenset({None, FieldVerdict.EQUAL.value, FieldVerdict.NOT_COMPARABLE.value})
 _RULES: Final[dict[str, Callable[[Any, Any, Plan], FieldVerdict]]] = {
     "topic": compare_resources,
@@ -265,15 +266,16 @@ class _Comparison:
         one, other = NullableInts.of(native), NullableInts.of(otlp)
         tolerance_ms = self._plan.tolerance_ms[name]
         near = is_near(one, other, tolerance_ms)
+        size = self._batch_size.take(rows)
+        rounded_ms = size.values + tolerance_ms
         if name == "cost_ms":  # a listener's cost is divided by its batch, rounded down; a duration may be the whole
-            size = self._batch_size.take(rows)
-            near |= is_near(one * size, other, size.values + tolerance_ms)
-        elif name == "end_ms":  # computed from the cost where no record has it; the forwarder adds one message's
-            begin, cost = (NullableInts.of(self._sides.native(each)).take(rows) for each in ("start_ms", "cost_ms"))
+            near |= is_near(one * size, other, rounded_ms)
+        else:  # computed from such a cost where no record has it; the forwarder takes the cost of one message
+            at, cost = (NullableInts.of(self._sides.native(each)).take(rows) for each in (_OTHER_END[name], "cost_ms"))
+            computed = at - cost if name == "start_ms" else at + cost
             is_ours = is_equal(self._sides.otlp("writer"), "mqtrace")[rows]
-            close = is_near(one, other, self._batch_size.values[rows] + tolerance_ms)
-            close |= is_near(begin + cost, other, tolerance_ms) & is_ours
-            near |= close & ~self._sides.has_native_end()[rows]
+            close = is_near(one, other, rounded_ms) | is_near(computed, other, tolerance_ms) & is_ours
+            near |= close & ~self._sides.has_native(name)[rows]
         unmeasured = self._is_unmeasured[rows] & (name != "start_ms")
         otherwise = np.where(unmeasured, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[FieldVerdict.DIFFERENT])
         return np.where(near, _CODE[FieldVerdict.WITHIN_TOLERANCE], otherwise)

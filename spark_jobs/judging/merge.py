@@ -291,9 +291,9 @@ class Sides:
             self._known["native", name] = found.cast(SIDE_FIELDS[name])
         return self._known["native", name]
 
-    def has_native_end(self) -> Mask:
-        """Return which native records hold the time of the end; others have it computed from begin and cost."""
-        return is_known(coalesce_rows(self._events["end_ms"], self._native_rows, self._first_native))
+    def has_native(self, name: str) -> Mask:
+        """Return which native records hold a time; that of others is computed from the other end and the cost."""
+        return is_known(coalesce_rows(self._events[name], self._native_rows, self._first_native))
 
     def otlp(self, name: str) -> Column:
         """Return a field of the span."""

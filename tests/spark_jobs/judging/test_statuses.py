@@ -66,6 +66,12 @@ STORIES = {
         )
         for took_ms in (20, 830)  # as the forwarder computes it, and as a listener takes it
     },
+    "a begin that no record holds is computed as the forwarder does": Story(
+        [after("M", cost_ms=20, batch_size=40), consumed("M", cost_ms=20)],
+        "MISMATCHED",
+        "HALF_RECORD",
+        fields={"start_ms": "WITHIN_TOLERANCE"},
+    ),
 }
 AGENT_STORIES = {
     "a send pairs by its message alone": Story(
