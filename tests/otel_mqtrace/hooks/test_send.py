@@ -5,6 +5,7 @@ from enum import Enum
 from unittest.mock import MagicMock, Mock
 
 import pytest
+from confluent_kafka import KafkaError
 from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
@@ -249,8 +250,12 @@ def test_produce_hook_may_add_attributes_and_rename(sender, spans):
     assert trace_context_of(span).beans[0].msg_id == call.attributes["messaging.message.id"]
 
 
-def test_exception_of_a_hook_is_counted_and_logged_once(sent, tracing_with, spans, caplog, no_failures_yet):
-    hooks = dict.fromkeys(("produce_hook", "consume_hook"), Mock(side_effect=ZeroDivisionError))
+@pytest.mark.parametrize("failure", [ZeroDivisionError(), KafkaError(KafkaError._FAIL)], ids=repr)
+def test_exception_of_a_hook_is_counted_and_logged_once(sent, tracing_with, spans, caplog, no_failures_yet, failure):
+    def fail(*_):
+        raise failure
+
+    hooks = dict.fromkeys(("produce_hook", "consume_hook"), fail)
     consume = ConsumeHook(tracing=tracing_with(hooks))
     for call, _ in [sent(settings={"collaborators": hooks}) for _ in range(3)]:
         consume.after(*consume.before([incoming(*call.headers)]))
