@@ -96,7 +96,7 @@ SIDE_FIELDS: Final[dict[str, Any]] = {
     "record_index": _INT,  # on its line or in its message, or of its link in its span
     "writer": _TEXT,  # mqtrace, rocketmq, java-agent-old, java-agent-new, other
     "raw_hash": _LONG,
-    "id_source": _TEXT,  # own, or where it was found instead: header (a captured property), delivery; null on native
+    "id_source": _TEXT,  # own, or header: found in a captured property; null on native
     "sent_sampled": _BOOL,  # from the flags of a delivery's link to its send; null where the writer sets none
     "first_seen_run": _INT,  # carried over from an earlier run: the one that first saw it open; null when read now
     "left_as": _TEXT,  # carried over: the reason the last run that judged it left it with, else its status
