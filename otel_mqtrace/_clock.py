@@ -47,5 +47,5 @@ def seconds_until(clock: Clock, deadline: MonotonicNs) -> float:
 
 
 def pause(seconds: float) -> None:
-    """Let the calling thread do nothing for so long; a signal whose handler raises ends it."""
+    """Block the calling thread; an exception of a signal handler ends the wait."""
     time.sleep(seconds)

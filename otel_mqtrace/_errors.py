@@ -25,7 +25,7 @@ def describe_write_fix(error: OSError, elsewhere: str) -> str:
 
 
 def describe_install(extras: str) -> str:
-    """Return the command that installs extras, also for who has a checkout and no package index with the package."""
+    """Return the command that installs extras, from the package index or from a checkout."""
     return f"pip install 'otel-mqtrace[{extras}]', or '.[{extras}]' in a checkout"
 
 

@@ -1,4 +1,4 @@
-"""Background threads, which never delay the exit of their process; what a forked child starts over and ends with."""
+"""Background threads that never delay the exit of their process, and what a forked child runs at its start and end."""
 
 from __future__ import annotations
 

@@ -198,25 +198,25 @@ def _open_stream(name: str, kind: type[_Output]) -> Iterator[None]:
 
 @contextmanager
 def _note_interrupts() -> Iterator[list[int]]:
-    """Give the list of the interrupts that come while the block runs; each is handled as before, too."""
-    came: list[int] = []
+    """Yield the list of interrupts that arrive while the block runs; each is also handled as before."""
+    interrupts: list[int] = []
     before = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        interrupts.append(number)
         if callable(before):
             before(number, frame)
 
     if not callable(before):  # ignored, as in a background job of a shell
-        yield came
+        yield interrupts
         return
     try:
         signal.signal(signal.SIGINT, note)
     except ValueError:  # not the main thread, where no signal arrives
-        yield came
+        yield interrupts
         return
     try:
-        yield came
+        yield interrupts
     finally:
         if signal.getsignal(signal.SIGINT) is note:
             signal.signal(signal.SIGINT, before)

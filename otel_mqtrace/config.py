@@ -267,13 +267,13 @@ class Settings:
         return None
 
 
-_CLASS: Final = re.compile(r"\[(?:![^]]|[^]!]|!?\])[^]]*\]")
+_BRACKETS: Final = re.compile(r"\[(?:![^]]|[^]!]|!?\])[^]]*\]")
 """A bracket expression of a shell's pattern, such as ``[[]``."""
 
 
 def has_open_bracket(pattern: str) -> bool:
     """Return whether a shell-style pattern has a ``[`` that no ``]`` closes: ``fnmatch`` takes it for itself."""
-    return "[" in _CLASS.sub("", pattern)
+    return "[" in _BRACKETS.sub("", pattern)
 
 
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
@@ -291,12 +291,12 @@ def _accept(values: dict[str, Any], name: str, value: object, *, source: str) ->
         if name in NEVER_SHOWN:
             warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
             return
-        unset = _FIELDS[name].metadata["unset"] or _shown(getattr(_DEFAULTS, name))
-        instead = _shown(values[name]) if name in values else unset
+        unset = _FIELDS[name].metadata["unset"] or _format_value(getattr(_DEFAULTS, name))
+        instead = _format_value(values[name]) if name in values else unset
         warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if value in ((), {}):
         return "nothing"
     return repr(",".join(value) if isinstance(value, tuple) else value)
@@ -316,7 +316,7 @@ def fit_batch(batch_size: int, queue_size: int) -> int:
 
 
 def warn_once(setting: str, what: str) -> None:
-    """``setting`` shows a value only where it cannot be a secret: never of a connection, nor of an unknown name."""
+    """Log a warning, once; ``setting`` has no value that may be a secret, of a connection or of an unknown name."""
     if (setting, what) not in _warned:
         _warned.add((setting, what))
         _log.warning("mqtrace: %s: %s", setting, what)

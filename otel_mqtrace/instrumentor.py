@@ -203,7 +203,7 @@ class ClientInstrumentor:
         clock: Any = None,
         **options: Any,
     ) -> str:
-        """Patch the client, unless something speaks against it; return the outcome, as the doctor's ``report`` has it.
+        """Patch the client unless a check forbids it; return the outcome, as the doctor's ``report`` names it.
 
         ``client`` is the class that patches it, why it cannot be imported, or ``None`` where tracing is switched off.
         """

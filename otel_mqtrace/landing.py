@@ -86,7 +86,7 @@ def count_part(file: str, bodies: Iterable[tuple[int, int]]) -> LandedPart:
 
 
 def bodies_of_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield the arrival and the bytes of each body of a JSON-lines part; a torn last line is none."""
+    """Yield the arrival and the bytes of each body of a JSON-lines part; a torn last line is left out."""
     for line in lines:
         if line.endswith(b"\n"):
             fields = json.loads(line)

@@ -43,7 +43,7 @@ from otel_mqtrace._program import delay_interrupt
 from otel_mqtrace._terminal import progress_bar
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.landing import LandingWriter
-from otel_mqtrace.spans.queue import lost
+from otel_mqtrace.spans.queue import count_lost
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
@@ -217,7 +217,7 @@ def _instrument(bootstrap_servers: str, plan: FaultPlan, spans: FaultySpanExport
         provider.shutdown()
     spans.check()
     for lane, stats in processor.stats().items():
-        if lost(stats) or stats["pending"]:
+        if count_lost(stats) or stats["pending"]:
             raise PeerError(f"the demo lost spans on its own, seeded faults aside: {lane}: {dict(stats)}")
 
 

@@ -33,7 +33,7 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
-from otel_mqtrace.spans.mapping import cost_ms
+from otel_mqtrace.spans.mapping import compute_cost_ms
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class _Message:
         took = self.fields.whole("cost_ms")
         start_ns, end_ns = self.span["start_ns"], self.span["end_ns"]
         if took is None and start_ns and end_ns:
-            took = cost_ms(start_ns, end_ns, self.fields.whole("batch_count") or self.together)
+            took = compute_cost_ms(start_ns, end_ns, self.fields.whole("batch_count") or self.together)
         code = ContextCode.__members__.get(role.context_code or "")
         return {"cost_ms": took, "success": role.success, "context_code": code}
 

@@ -119,17 +119,17 @@ class KafkaConsumerState(ConsumerState):
         received = self.incoming(messages)
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
-        left = self.explicit.expect_blocks()
-        calls = [] if left else hook.before(received, batch=batch)
+        is_left = self.explicit.expect_blocks()
+        calls = [] if is_left else hook.before(received, batch=batch)
         # first of all: what is open must be ended, whatever fails from here on
         delivery = self.in_flight.hold(calls, handed)
         owners = {index: call for call in calls for index in call.indexes}
         entries = [
-            (each.topic, each.partition, each.offset, self.number, owners.get(index), left and is_traced(each.topic))
+            (each.topic, each.partition, each.offset, self.number, owners.get(index), is_left and is_traced(each.topic))
             for index, each in enumerate(received)
         ]
-        if left:
-            self.explicit.record_left(sum(is_awaited for *_, is_awaited in entries))
+        if is_left:
+            self.explicit.record_awaited(sum(is_awaited for *_, is_awaited in entries))
         self._registry.remember_all(list(map(id, messages)), entries)
         if self.settles:
             self.positions.add(received)
@@ -138,7 +138,7 @@ class KafkaConsumerState(ConsumerState):
             delivery.enter(calls[0])
 
     def remember(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
-        """Remember of what was handed over what a kind of consumer needs besides."""
+        """Remember what else this kind of consumer needs of the messages that were handed over."""
 
     def record_rows(  # noqa: PLR0913 - what a hook records, and what it is recorded of
         self,

@@ -338,7 +338,7 @@ def identify_class(client: str, candidate: object) -> str | None:
 
 
 def identify_method(client: str, module: str, method: Any) -> str | None:
-    """Return who has wrapped a method of ``client``, whose own code is in ``module``; ``None`` for it and for us."""
+    """Return the name of what has wrapped a method of ``client``; ``None`` for its own ``module`` and for ours."""
     home = _defining_module(method)
     if method is None or home.startswith((f"{module}.", _OURS)):
         return None
@@ -346,7 +346,7 @@ def identify_method(client: str, module: str, method: Any) -> str | None:
 
 
 def find_wrapper(client: str, module: str, methods: Iterable[Any]) -> str | None:
-    """Return the first who has wrapped any of ``methods``."""
+    """Return the name of the first that has wrapped any of ``methods``."""
     return next(filter(None, (identify_method(client, module, each) for each in methods)), None)
 
 

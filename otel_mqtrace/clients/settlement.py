@@ -55,9 +55,9 @@ class Positions:
         return None if headers is None else creation_of(headers)
 
     def unsettled(self, assigned: Collection[tuple[str, int]] | None = None) -> list[SettledOffset]:
-        """Return where the application stands in each partition it was handed something of that is not settled yet.
+        """Return the next offset of each partition with messages that were handed over and are not settled yet.
 
-        What is not ``assigned`` any more, where that is known, is another consumer's to settle, and is forgotten.
+        Partitions that are not in ``assigned``, if it is given, are another consumer's to settle, and are forgotten.
         """
         if assigned is not None:
             for position in [each for each in list(self._next) if each not in assigned]:

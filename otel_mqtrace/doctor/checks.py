@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from otel_mqtrace._errors import describe_install, describe_reason
 from otel_mqtrace.clients.patching import INSTRUMENTATIONS
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
-from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY, captured_logs
+from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY, collect_warnings
 from otel_mqtrace.provider import EXPORTER_GROUP
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _check_librdkafka(checkup: Checkup) -> None:
 
 
 def _check_settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
-    with captured_logs("otel_mqtrace.config") as warnings:
+    with collect_warnings("otel_mqtrace.config") as warnings:
         settings = Settings.from_env(environ=environ)
     for warning in warnings:
         name = warning.split(" ", maxsplit=1)[0].rstrip(":")
@@ -161,17 +161,17 @@ def _check_instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> Non
         checkup.add("entry_point_missing", where=f"entry points {_INSTRUMENTORS}")
     if off := [name for name in (*ours, "*") if name in disabled]:
         checkup.add("instrumentation_disabled", where=_DISABLED, names=", ".join(off))
-    for client, neighbours in INSTRUMENTATIONS.items():
-        for each in neighbours if _find_version(client) else ():
-            if _is_at_work(each, instrumentors, environ):
+    for client, others in INSTRUMENTATIONS.items():
+        for each in others if _find_version(client) else ():
+            if _is_active(each, instrumentors, environ):
                 where, switch = each.distribution, each.switched_off_by
                 checkup.add("other_instrumentation", where=where, name=each.name, client=client, switch=switch)
 
 
-def _is_at_work(neighbour: Instrumentation, instrumentors: set[str], environ: Mapping[str, str]) -> bool:
-    variable, _, value = neighbour.switched_off_by.partition("=")
+def _is_active(other: Instrumentation, instrumentors: set[str], environ: Mapping[str, str]) -> bool:
+    variable, _, value = other.switched_off_by.partition("=")
     values = {word.strip().lower() for word in environ.get(variable, "").split(",")}
-    there = value in instrumentors if variable == _DISABLED else _find_version(neighbour.distribution) is not None
+    there = value in instrumentors if variable == _DISABLED else _find_version(other.distribution) is not None
     return there and value.lower() not in values and not (variable == _DISABLED and "*" in values)
 
 

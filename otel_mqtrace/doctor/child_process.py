@@ -126,7 +126,7 @@ def _judge_process(checkup: Checkup, report: Mapping[str, Any]) -> None:
     if traced:
         _judge_recording(checkup, report, traced, process)
     for warning in report["warnings"]:
-        if not _is_found(checkup, warning):
+        if not _has_finding(checkup, warning):
             checkup.add("warned", where=process, warning=warning)
 
 
@@ -139,7 +139,7 @@ _EXPLAINED: Final = {
 """Finding → words of the equivalent warning."""
 
 
-def _is_found(checkup: Checkup, warning: str) -> bool:
+def _has_finding(checkup: Checkup, warning: str) -> bool:
     return any(
         warning in each.what or warning in each.fix or (each.code in _EXPLAINED and _EXPLAINED[each.code] in warning)
         for each in checkup.findings

@@ -118,7 +118,7 @@ error client_untraced: clients that are not traced are in use ($name): made befo
 warning wrapped_twice: $name wraps the client on top of mqtrace: messages are traced twice, or by it alone
   fix: switch one of the two off
 """
-"""Severity, code and words of each finding; what stands behind a slash tells findings of one code apart.
+"""Severity, code and words of each finding; the part after a slash distinguishes findings of one code.
 
 ``error`` means that messages go unrecorded, ``warning`` that some may, or that they are recorded twice.
 """

@@ -63,8 +63,8 @@ class _LogCapture(logging.Handler):
 
 
 @contextlib.contextmanager
-def captured_logs(logger_name: str) -> Iterator[list[str]]:
-    """Capture the warnings of one logger, which go nowhere else meanwhile."""
+def collect_warnings(logger_name: str) -> Iterator[list[str]]:
+    """Yield the list of the warnings of one logger, which go nowhere else meanwhile."""
     capture, logger = _LogCapture(), logging.getLogger(logger_name)
     logger.addHandler(capture)
     propagate_before, logger.propagate = logger.propagate, False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import KEY_SEPARATOR
-from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
+from otel_mqtrace.spans.limits import has_lost_type, is_cut, limits_hit
 from otel_mqtrace.spans.loss_ledger import count_messages
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span, trace_context_of
 from otel_mqtrace.spans.queue import ENCODE_ERROR, EXPORT_FAILED, TOO_LARGE, TRUNCATED, ExportOutcome
@@ -224,7 +224,7 @@ def has_record(span: ReadableSpan) -> bool:
     """
     trace_type = raw_attribute(span, semconv.MQTRACE_TRACE_TYPE)  # on the application's thread
     if trace_type is None:
-        return lost_its_type(span)
+        return has_lost_type(span)
     return span.end_time is not None or trace_type == semconv.TRACE_TYPE_SUB
 
 
@@ -328,6 +328,6 @@ def _drop_cut_names(trace_ctx: TraceContext, span: ReadableSpan) -> TraceContext
     whole = [
         bean
         for bean in trace_ctx.beans
-        if bean.topic and bean.msg_id and not (was_cut(bean.topic, span) or was_cut(bean.msg_id, span))
+        if bean.topic and bean.msg_id and not (is_cut(bean.topic, span) or is_cut(bean.msg_id, span))
     ]
     return replace(trace_ctx, beans=tuple(whole))

@@ -123,7 +123,7 @@ def _open_segment(path: Path, mode: str) -> Segment | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessage:
     """One message as it lies in the spool."""
 
     message: TraceMessage
@@ -188,12 +188,12 @@ class Spool:
             return self._append(self._find_writable(sum(map(len, frames))), frames) if frames else 0
         return 0
 
-    def oldest(self, count: int) -> list[Waiting]:
+    def oldest(self, count: int) -> list[WaitingMessage]:
         """Return up to ``count`` of the messages that have waited longest; they stay until :meth:`ack`."""
         self._notice_fork()
         return list(itertools.islice(self._read_waiting(), count))
 
-    def ack(self, delivered: Sequence[Waiting]) -> None:
+    def ack(self, delivered: Sequence[WaitingMessage]) -> None:
         """Mark ``delivered`` on disk; a segment of which nothing waits any more is removed.
 
         What cannot be marked on disk now is forgotten here anyway: another process may send it once more.
@@ -280,14 +280,14 @@ class Spool:
             frames.append(frame)
         return frames
 
-    def _read_waiting(self) -> Iterator[Waiting]:
+    def _read_waiting(self) -> Iterator[WaitingMessage]:
         for segment in self._segments:
             for offset, size in list(segment.sizes.items()):
                 frame = b""
                 with suppress(OSError):
                     frame = os.pread(segment.file.fileno(), size, offset)
                 if len(frame) == size:
-                    yield Waiting(_decode_frame(frame), segment, offset)
+                    yield WaitingMessage(_decode_frame(frame), segment, offset)
                 else:  # the file was cut or damaged by another program
                     self.corrupt_bytes += segment.forget(offset)
 

@@ -146,7 +146,7 @@ class HeaderCapture:
     def __init__(self, captured: Sequence[str], redacted: Sequence[str]) -> None:
         self._captured = tuple(pattern.lower() for pattern in captured)
         self._redacted = tuple(pattern.lower() for pattern in redacted)
-        self._decide = lru_cache(maxsize=_MAX_NAMES)(self._decided)
+        self._decide = lru_cache(maxsize=_MAX_NAMES)(self._match_patterns)
 
     def attributes(self, headers: Sequence[Header]) -> Attributes:
         """Return one ``string[]`` per captured name, in order; non-UTF-8 bytes are escaped, absent values empty."""
@@ -163,7 +163,7 @@ class HeaderCapture:
                     break
         return {f"{semconv.CAPTURED_HEADER_PREFIX}{name}": tuple(values) for name, values in captured.items()}
 
-    def _decided(self, name: str, carriers: frozenset[str]) -> tuple[bool, bool]:
+    def _match_patterns(self, name: str, carriers: frozenset[str]) -> tuple[bool, bool]:
         folded = name.lower()
         of_tracing = folded == _OWN or folded in carriers
         captured = folded in self._captured if of_tracing else matches_any(folded, self._captured)

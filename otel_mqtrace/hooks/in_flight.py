@@ -226,12 +226,12 @@ class ExplicitMode:
             self.is_on = False
         return self.is_on
 
-    def record_left(self, messages: int) -> None:
-        """So many traced messages were left to their blocks."""
+    def record_awaited(self, messages: int) -> None:
+        """Record how many traced messages were left to their blocks."""
         self._waiting += messages
 
     def record_block(self) -> None:
-        """A message that was left has its block."""
+        """Record that a message which was left to its block has it."""
         self._waiting = max(0, self._waiting - 1)
 
     def record_late_block(self, group_name: str | None) -> None:

@@ -168,30 +168,30 @@ class Block:
 
 
 # -- decorated functions ----------------------------------------------------------------------------------------
-def _decorated(function: _F, consumer: object | None = None) -> _F:
+def _decorate(function: _F, consumer: object | None = None) -> _F:
     """Return ``function`` with a block around it, of the same kind; a generator's caller keeps its own context."""
     called = getattr(function, "__call__", None)  # noqa: B004 - its kind matters, not whether
-    make = next((make for is_kind, make in _KINDS if is_kind(function) or is_kind(called)), _plain)
+    make = next((make for is_kind, make in _KINDS if is_kind(function) or is_kind(called)), _wrap_plain)
     return functools.wraps(function)(make(function, consumer))  # type: ignore[return-value]  # it is called alike
 
 
-def _plain(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
+def _wrap_plain(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         with _block(args, kwargs, consumer) as handling:
-            return _with_outcome(handling, function(*args, **kwargs))
+            return _set_outcome(handling, function(*args, **kwargs))
 
     return call
 
 
-def _coroutine(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
+def _wrap_coroutine(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
         with _block(args, kwargs, consumer) as handling:
-            return _with_outcome(handling, await function(*args, **kwargs))
+            return _set_outcome(handling, await function(*args, **kwargs))
 
     return call
 
 
-def _generator(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
+def _wrap_generator(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         block = _block(args, kwargs, consumer)
         with block as handling:
@@ -201,7 +201,7 @@ def _generator(function: Callable[..., Any], consumer: object | None) -> Callabl
                 try:
                     given = step()
                 except StopIteration as stop:
-                    return _with_outcome(handling, stop.value)
+                    return _set_outcome(handling, stop.value)
                 block.suspend()
                 try:
                     sent = yield given
@@ -218,7 +218,7 @@ def _generator(function: Callable[..., Any], consumer: object | None) -> Callabl
     return call
 
 
-def _async_generator(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
+def _wrap_async_generator(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         block = _block(args, kwargs, consumer)
         with block:
@@ -246,9 +246,9 @@ def _async_generator(function: Callable[..., Any], consumer: object | None) -> C
 
 
 _KINDS = (
-    (inspect.iscoroutinefunction, _coroutine),
-    (inspect.isasyncgenfunction, _async_generator),
-    (inspect.isgeneratorfunction, _generator),
+    (inspect.iscoroutinefunction, _wrap_coroutine),
+    (inspect.isasyncgenfunction, _wrap_async_generator),
+    (inspect.isgeneratorfunction, _wrap_generator),
 )
 
 
@@ -257,7 +257,7 @@ def _block(args: tuple[Any, ...], kwargs: dict[str, Any], consumer: object | Non
     return Block((*args, *kwargs.values()), consumer)
 
 
-def _with_outcome(handling: Handling, returned: Any) -> Any:
+def _set_outcome(handling: Handling, returned: Any) -> Any:
     if isinstance(returned, ContextCode):
         handling.outcome(returned)
     return returned
@@ -345,8 +345,8 @@ class _Process:
         ends with its last; closed before that it is ``RETURNNULL``.
         """
         if target is ...:
-            return functools.partial(_decorated, consumer=consumer)
-        return _decorated(target, consumer) if callable(target) else Block((target,), consumer)
+            return functools.partial(_decorate, consumer=consumer)
+        return _decorate(target, consumer) if callable(target) else Block((target,), consumer)
 
     @overload
     def each(self, messages: Iterable[_M], *, consumer: object | None = None) -> Iterator[_M]: ...

@@ -45,7 +45,7 @@ As ``KafkaBatchRecordAttributes`` of OpenTelemetry's Java instrumentation: reade
 """
 
 
-def _retries_in(headers: HeaderIndex, name: str) -> int:
+def _read_retries(headers: HeaderIndex, name: str) -> int:
     text = header_text(headers, name) if headers else None
     if text is None or len(text) > _MAX_RETRY_DIGITS or not (text.isascii() and text.isdigit()):
         return 0
@@ -204,7 +204,7 @@ class ReceiveHook(RecordingHook):
             or attributes.get(semconv.MQTRACE_OFFSET_MSG_ID)
         )
         attributes[semconv.MESSAGING_DESTINATION_NAME] = topic
-        retries = _retries_in(headers, self._retry_header) if message.retry_times is None else message.retry_times
+        retries = _read_retries(headers, self._retry_header) if message.retry_times is None else message.retry_times
         attributes[semconv.MQTRACE_RETRY_TIMES] = retries if 0 <= retries <= _MAX_RETRIES else 0
         attributes[semconv.MQTRACE_MSG_TYPE] = _NORMAL
         if headers:

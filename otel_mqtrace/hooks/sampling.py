@@ -132,7 +132,7 @@ def _root_bound(sampler: object) -> int | None:
 
 
 def _decides_by_ids(sampler: object) -> bool:
-    """Return whether ``sampler`` is one of the SDK's own, none of which looks at the attributes of a span."""
+    """Return whether ``sampler`` is one of the SDK's own, none of which reads the attributes of a span."""
     if _is_the_sdks(sampler, ParentBased):
         return all(_decides_by_ids(getattr(sampler, name, None)) for name in _BY_PARENT)
     return _is_the_sdks(sampler, StaticSampler) or _is_the_sdks(sampler, TraceIdRatioBased)

@@ -39,7 +39,7 @@ from otel_mqtrace.records.message import DESCRIBING, add_header_fields, header_t
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.sent import Sent, SentSpan
 from otel_mqtrace.records.span import context_of, new_tuple, open_sdk_span
-from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, compute_cost_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -318,7 +318,7 @@ class SendHook(RecordingHook):
             raise
         return call
 
-    def left_headers_out(self, call: SendCall, headers: object) -> None:
+    def withdraw_headers(self, call: SendCall, headers: object) -> None:
         """Note that the message goes with the caller's ``headers`` alone, since the client takes no more.
 
         It is named as one that carries no id, unless they have one.
@@ -392,7 +392,7 @@ class SendHook(RecordingHook):
         """Return the attributes that an answer adds to those of ``call``; ``optional`` ones may be ``None``."""
         known, start_ns = call.attributes, call.start_ns
         answer = position_attributes(call.topic, partition, offset)
-        cost = cost_ms(start_ns, end_ns)
+        cost = compute_cost_ms(start_ns, end_ns)
         error, outcome = optional[semconv.ERROR_TYPE], optional[semconv.MQTRACE_SEND_OUTCOME]
         answer[semconv.MQTRACE_COST_TIME] = cost
         answer[semconv.MQTRACE_SUCCESS] = error is None

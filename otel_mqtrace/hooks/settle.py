@@ -23,7 +23,7 @@ from otel_mqtrace.spans.mapping import (
     Operation,
     bean_attributes,
     bean_of,
-    cost_ms,
+    compute_cost_ms,
     share_attributes,
 )
 
@@ -191,7 +191,7 @@ class EndTransactionHook(ClientHook):
             TraceType.END_TRANSACTION,
             self._info,
             request_id=tracing.new_id(),
-            cost_ms=cost_ms(start_ns, end_ns),
+            cost_ms=compute_cost_ms(start_ns, end_ns),
             success=True,
         )
         current_ctx = context.get_current()
@@ -336,7 +336,7 @@ class RecallHook(ClientHook):
             error = type(exception).__qualname__
         end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
         answer: Attributes = {
-            semconv.MQTRACE_COST_TIME: cost_ms(call.start_ns, end_ns),
+            semconv.MQTRACE_COST_TIME: compute_cost_ms(call.start_ns, end_ns),
             semconv.MQTRACE_SUCCESS: error is None,
             semconv.MQTRACE_REQUEST_ID: self._tracing.new_id(),
         }

@@ -12,7 +12,7 @@ from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.records.handled import outcome_attributes
 from otel_mqtrace.records.message import DESCRIBING, MAX_COST_MS, read_origins
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
-from otel_mqtrace.spans.mapping import cost_ms
+from otel_mqtrace.spans.mapping import compute_cost_ms
 from otel_mqtrace.wire.otlp.protobuf import (
     TEXT_VALUE,
     BoundedCache,
@@ -103,7 +103,7 @@ class HandledBatch(NamedTuple):
     def columns(self) -> _Columns | None:
         """What native records and links need of all messages; ``None`` where one has a field that neither holds."""
         if "columns" not in self.shared:
-            self.shared["columns"] = _columns(self)
+            self.shared["columns"] = _make_columns(self)
         columns: _Columns | None = self.shared["columns"]
         return columns
 
@@ -155,7 +155,7 @@ def _read_mixed(headers: BatchHeaders, retry_header: str) -> Sends | None:
     return [each.get(semconv.HEADER_UNIQ_KEY, b"") for each in by_name], [each.get("traceparent") for each in by_name]
 
 
-def _columns(batch: HandledBatch) -> _Columns | None:
+def _make_columns(batch: HandledBatch) -> _Columns | None:
     plan, rows = batch.plan, batch.rows
     sends = batch.sends or _read_mixed(batch.headers, plan.retry_header)
     if sends is None:
@@ -217,7 +217,7 @@ class BatchSpan(WritableRecordSpan):
         different_ids, plan = columns.different_ids, record.plan
         place = plan.place_of(record.rows[0][0])  # no field of these records differs from place to place
         template = place.templates[dialect, end_ns is not None]
-        cost = 0 if end_ns is None else cost_ms(record.start_ns, end_ns, len(record.rows))
+        cost = 0 if end_ns is None else compute_cost_ms(record.start_ns, end_ns, len(record.rows))
         if template is None or not 0 <= cost < MAX_COST_MS or sum(map(len, different_ids)) > _MAX_KEY_BYTES:
             return None
         text, pick = template
@@ -248,7 +248,7 @@ class BatchSpan(WritableRecordSpan):
             **self.outcome,
         }
         heads = {partition: place.offset_id.encode("utf-8", "replace") for partition, place in places.items()}
-        return [*self.otlp_head(None), encode_attributes(attributes), *_links(columns, heads, own), LOCAL_PARENT]
+        return [*self.otlp_head(None), encode_attributes(attributes), *_encode_links(columns, heads, own), LOCAL_PARENT]
 
 
 def _share(columns: _Columns, places: Mapping[int, Place]) -> tuple[dict[str, Any], list[tuple[str, Sequence[Any]]]]:
@@ -278,7 +278,7 @@ def _share(columns: _Columns, places: Mapping[int, Place]) -> tuple[dict[str, An
     return shared, own
 
 
-def _links(
+def _encode_links(
     columns: _Columns,
     heads: Mapping[int, bytes],
     own: Sequence[tuple[str, Sequence[Any]]],
@@ -301,16 +301,16 @@ def _links(
         map(_offset, offsets),
         map(_OFFSET_ID.__getitem__, map(len, places)),
         places,
-        repeat(b"") if keys.count(None) == len(keys) else map(_key, keys),
-        *(_encoded(name, values) for name, values in own),
+        repeat(b"") if keys.count(None) == len(keys) else map(_encode_key, keys),
+        *(_encode_each(name, values) for name, values in own),
         [LINK_FLAGS[origin is not None] for origin in columns.origins],
     )
     links = list(map(b"".join, zip(*parts)))  # noqa: B905 - some repeat without end
     return list(chain.from_iterable(zip(map(_LINK.__getitem__, map(len, links)), links, strict=True)))
 
 
-def _key(key: bytes | None) -> bytes:
-    """Return the key's attribute; empty bytes where there is none or it is not text: the conventions have no other."""
+def _encode_key(key: bytes | None) -> bytes:
+    """Return the key's attribute; no bytes for a missing key, or one that is not text as the conventions demand."""
     if key is None:
         return b""
     try:
@@ -320,7 +320,7 @@ def _key(key: bytes | None) -> bytes:
     return _KEY[len(key)] + key
 
 
-def _encoded(name: str, values: Sequence[Any]) -> list[bytes]:
+def _encode_each(name: str, values: Sequence[Any]) -> list[bytes]:
     """Return one attribute of every message; empty bytes where it has none."""
     write = _NUMBERS.get(name) or partial(attribute, _LINK_ATTRIBUTE, name)
     known = {value: b"" if value is None else write(value) for value in set(values)}

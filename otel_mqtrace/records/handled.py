@@ -29,7 +29,7 @@ from otel_mqtrace.records.span import (
     context_of,
     new_tuple,
 )
-from otel_mqtrace.spans.mapping import cost_ms
+from otel_mqtrace.spans.mapping import compute_cost_ms
 from otel_mqtrace.wire.otlp.protobuf import tag, varint
 from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, encode_attributes
 
@@ -121,7 +121,7 @@ def outcome_attributes(
     if end_ns is None:
         return {}
     return {
-        semconv.MQTRACE_COST_TIME: cost_ms(start_ns, end_ns, messages),
+        semconv.MQTRACE_COST_TIME: compute_cost_ms(start_ns, end_ns, messages),
         semconv.MQTRACE_SUCCESS: code is ContextCode.SUCCESS or code is ContextCode.TIME_OUT,
         semconv.MQTRACE_CONTEXT_CODE: code.name,
     }

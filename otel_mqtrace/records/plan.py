@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.span import SpanShape
-from otel_mqtrace.wire.native.encode import RecordTemplate, record_template
+from otel_mqtrace.wire.native.encode import RecordTemplate, make_record_template
 from otel_mqtrace.wire.otlp.protobuf import BoundedCache
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
@@ -112,26 +112,26 @@ class Plan(SpanShape):
             store_host, cluster_id = leaders.of(self.topic, partition) or store_host, leaders.cluster_id
         place = self._places.get(partition)
         if place is None or place.store_host != store_host or place.cluster_id != cluster_id:
-            place = self._place(partition, store_host, cluster_id)
+            place = self._make_place(partition, store_host, cluster_id)
             if len(self._places) >= _MAX_PLACES:
                 self._places.clear()
             self._places[partition] = place
         return place
 
-    def _place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
+    def _make_place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
         named = {**self.constants, semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition)}
         if store_host is not None:
             named[semconv.MQTRACE_STORE_HOST] = store_host
         if cluster_id is not None:
             named[semconv.MESSAGING_KAFKA_CLUSTER_ID] = cluster_id
-        templates = BoundedCache(partial(self._template, store_host))
+        templates = BoundedCache(partial(self._make_template, store_host))
         return Place(encode_attributes(named), templates, store_host, cluster_id, f"{self.topic}-{partition}@", named)
 
-    def _template(self, store_host: str | None, record: tuple[str, bool]) -> RecordTemplate | None:
+    def _make_template(self, store_host: str | None, record: tuple[str, bool]) -> RecordTemplate | None:
         dialect, has_ended = record
         trace_type = TraceType.SUB_AFTER if has_ended else TraceType.SUB_BEFORE
         if self.kind is SpanKind.PRODUCER:
             trace_type = TraceType.PUB
         constants = {**self._native, "store_host": store_host}
         is_plain = self.topic.isprintable()
-        return record_template(dialect, trace_type, constants, _VARYING[trace_type]) if is_plain else None
+        return make_record_template(dialect, trace_type, constants, _VARYING[trace_type]) if is_plain else None

@@ -60,7 +60,7 @@ class Sent(NamedTuple):
 
     @property
     def own_attributes(self) -> Attributes:
-        """What the producer knows of this message alone."""
+        """The producer's attributes of this message alone."""
         attributes = rare_attributes(self.key, self.headers, self.body_length)
         attributes[semconv.MESSAGING_MESSAGE_ID] = self.msg_id
         attributes[semconv.MESSAGING_MESSAGE_BODY_SIZE] = self.body_length or 0

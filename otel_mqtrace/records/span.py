@@ -284,7 +284,7 @@ UNREAD: Final = 2
 """The instance attributes of a span of which nothing was read: its record, its end."""
 
 
-def _forwarded(name: str) -> Any:
+def _forward(name: str) -> Any:
     """Return a method that calls the one of this name of the SDK span."""
 
     def write(self: WritableRecordSpan, *args: Any, **kwargs: Any) -> Any:
@@ -345,14 +345,14 @@ class WritableRecordSpan(RecordSpan, trace.Span):
             span.set_attributes({semconv.MQTRACE_SUCCESS: is_success, semconv.MQTRACE_CONTEXT_CODE: code.name})
         span.end(end_time)
 
-    set_attribute = _forwarded("set_attribute")
-    set_attributes = _forwarded("set_attributes")
-    add_event = _forwarded("add_event")
-    add_link = _forwarded("add_link")
-    update_name = _forwarded("update_name")
-    set_status = _forwarded("set_status")
-    record_exception = _forwarded("record_exception")
-    __exit__ = _forwarded("__exit__")
+    set_attribute = _forward("set_attribute")
+    set_attributes = _forward("set_attributes")
+    add_event = _forward("add_event")
+    add_link = _forward("add_link")
+    update_name = _forward("update_name")
+    set_status = _forward("set_status")
+    record_exception = _forward("record_exception")
+    __exit__ = _forward("__exit__")
 
 
 class Event(NamedTuple):

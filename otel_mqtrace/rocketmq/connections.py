@@ -129,7 +129,7 @@ def read_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``, ``[v6]:port`` or a bare IPv6 address and port as Java writes it.
 
     Raises:
-        UsageError: it is none of them.
+        UsageError: it has another form.
     """
     host, _, port = address.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -142,7 +142,7 @@ def read_addresses(text: str) -> tuple[str, ...]:
     """Return the addresses of ``host:port[;host:port…]``; commas do as well.
 
     Raises:
-        UsageError: there is none, or one is wrong.
+        UsageError: no address is given, or one is wrong.
     """
     addresses = [each.strip() for each in text.replace(",", ";").split(";") if each.strip()]
     if not addresses:

@@ -72,7 +72,7 @@ class ExporterSide:
                     result = self._exporter.export(spans.copy(), **self._export_arguments)  # some clear the list
                 outcome = self._take_outcome() if self._take_outcome else None
         except:  # noqa: E722 - counted as failed; the worker goes on
-            self.report_raised("export", raised_failure())
+            self.log_exception("export", raised_failure())
             return ExportOutcome(failed=len(spans))
         if isinstance(outcome, ExportOutcome) and outcome.total == len(spans):
             return outcome
@@ -96,9 +96,9 @@ class ExporterSide:
             with suppress_instrumentation():
                 self._exporter.shutdown(**arguments)
         except BaseException as error:  # noqa: BLE001 - on our thread or at exit no caller could handle it
-            self.report_raised("shutdown", error)
+            self.log_exception("shutdown", error)
         except:  # noqa: E722 - a KafkaError
-            self.report_raised("shutdown", raised_failure())
+            self.log_exception("shutdown", raised_failure())
 
     def after_fork(self) -> None:
         """Notify the exporter, in the child."""
@@ -112,10 +112,10 @@ class ExporterSide:
             with suppress_instrumentation():
                 return method() is not False
         except:  # noqa: E722 - the worker, and the other lanes, go on
-            self.report_raised(name, raised_failure())
+            self.log_exception(name, raised_failure())
             return False
 
-    def report_raised(self, method: str, error: BaseException) -> None:
+    def log_exception(self, method: str, error: BaseException) -> None:
         """Log what a method of the exporter raised: with its traceback, once for each type of exception."""
         kind = method, type(error).__qualname__
         level = logging.DEBUG if kind in self._logged else logging.WARNING

@@ -161,10 +161,10 @@ class Lane:
             elif not self._await_work(queue):
                 return False
             if self._flushes:
-                self._answer_flushes()
+                self._complete_flushes()
             self.run_once(self._clock.monotonic_ns())
         except BaseException as error:  # noqa: BLE001 - SystemExit from an exporter must not end the lane for good
-            self._side.report_raised("export", error)
+            self._side.log_exception("export", error)
         return True
 
     def _gather(self, queue: SpanQueue[ReadableSpan]) -> None:
@@ -224,13 +224,13 @@ class Lane:
             if self._worker.is_current:
                 return False  # an exporter that flushes its own processor would wait for itself
             if self._has_to_work_here():
-                self._export_here(lambda: queue.reached(flush.mark), flush.deadline)
-                self._answer_flushes(flush.deadline)
+                self._export_here(lambda: queue.has_reached(flush.mark), flush.deadline)
+                self._complete_flushes(flush.deadline)
             queue.wait_until(
                 lambda: flush.done is not None or closed.is_set(), self._remaining_ms(flush.deadline) / 1e3
             )
             if flush.done is None and closed.is_set():  # the shutdown was the exporter's last flush
-                return queue.reached(flush.mark) and not queue.lost_since(flush.mark)
+                return queue.has_reached(flush.mark) and not queue.count_lost_since(flush.mark)
             return flush.done is True
         finally:
             with queue.hold():
@@ -239,15 +239,15 @@ class Lane:
 
     def _reached_flushes(self) -> list[Flush]:
         """Return the flushes that only the exporter's own is missing to; needs the queue's lock."""
-        return [flush for flush in self._flushes if flush.done is None and self.queue.reached(flush.mark)]
+        return [flush for flush in self._flushes if flush.done is None and self.queue.has_reached(flush.mark)]
 
-    def _answer_flushes(self, until: MonotonicNs | None = None) -> None:
+    def _complete_flushes(self, until: MonotonicNs | None = None) -> None:
         """Flush the exporter once for every flush that is reached."""
         with self._exclusive(until) as is_held:
             if not is_held:
                 return
             with self.queue.hold():
-                due = [(flush, self.queue.lost_since(flush.mark) == 0) for flush in self._reached_flushes()]
+                due = [(flush, self.queue.count_lost_since(flush.mark) == 0) for flush in self._reached_flushes()]
             if not due:
                 return
             is_flushed = False

@@ -52,25 +52,25 @@ def limits_hit(span: ReadableSpan) -> tuple[str, ...]:
     # span that is not full had no proper name.
     if span.dropped_attributes and len(attributes) == _bound(span, "maxlen"):
         hit.append(ATTRIBUTES)
-    if any(map(_dropped, messages)):
+    if any(map(_count_dropped, messages)):
         hit.append(LINK_ATTRIBUTES)
     if span.dropped_links and (messages or semconv.MESSAGING_MESSAGE_ID not in attributes):
         hit.append(LINKS)
     if _bound(span, "max_value_len") is not None and any(
-        was_cut(text, span) for text in _bounded_texts((attributes, *messages))
+        is_cut(text, span) for text in _bounded_texts((attributes, *messages))
     ):
         hit.append(LENGTH)
     return tuple(hit)
 
 
-def was_cut(text: str | None, span: ReadableSpan) -> bool:
+def is_cut(text: str | None, span: ReadableSpan) -> bool:
     """Return whether ``text``, a value of ``span`` or its links, may be the beginning of a longer one."""
     if text is None or len(text) != _bound(span, "max_value_len") or text in _WORDS:
         return False
     return _WHOLE_ID.fullmatch(text) is None and text not in span.name.split(" ")  # a name is never cut
 
 
-def lost_its_type(span: ReadableSpan) -> bool:
+def has_lost_type(span: ReadableSpan) -> bool:
     """Return whether ``span`` was made here to be a record, and has lost its trace type."""
     words = span.name.split(" ")
     verbs = _RECORDED if span.end_time is not None else _STARTED
@@ -99,13 +99,11 @@ def _bound(span: ReadableSpan, name: str) -> int | None:
 
 def _of_messages(span: ReadableSpan) -> list[Mapping[str, object]]:
     """Return the attributes of the links that stand for messages, or did before the SDK took them."""
-    of_links = (link.attributes for link in span.links)
-    return [
-        each for each in of_links if each is not None and (_dropped(each) or not MESSAGE_ATTRIBUTES.isdisjoint(each))
-    ]
+    of_links = (link.attributes for link in span.links if link.attributes is not None)
+    return [each for each in of_links if _count_dropped(each) or not MESSAGE_ATTRIBUTES.isdisjoint(each)]
 
 
-def _dropped(attributes: Mapping[str, object]) -> int:
+def _count_dropped(attributes: Mapping[str, object]) -> int:
     return attributes.dropped if isinstance(attributes, BoundedAttributes) else 0
 
 

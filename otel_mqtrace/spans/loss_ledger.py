@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import raised_failure, reraise_from_signal_handler
-from otel_mqtrace.spans.limits import lost_its_type
+from otel_mqtrace.spans.limits import has_lost_type
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span
-from otel_mqtrace.spans.queue import EXPORT_FAILED, LaneStats, lost
+from otel_mqtrace.spans.queue import EXPORT_FAILED, LaneStats, count_lost
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -143,7 +143,7 @@ class LaneLosses:
 
     def _line(self, stats: LaneStats, now: MonotonicNs, *, last: bool) -> str | None:
         """Return the line to log now; ``None``: nothing new was lost, or it is too soon and not the last chance."""
-        total = lost(stats)
+        total = count_lost(stats)
         is_too_soon = self._log_next_ns is not None and now < self._log_next_ns
         if total <= self._logged or (is_too_soon and not last):
             return None
@@ -170,7 +170,7 @@ def _may_be_of_a_message(span: ReadableSpan) -> bool:
 
     A lost span of anything else, counted, would account for a message that was lost elsewhere.
     """
-    if raw_attribute(span, semconv.MQTRACE_TRACE_TYPE) is not None or lost_its_type(span):
+    if raw_attribute(span, semconv.MQTRACE_TRACE_TYPE) is not None or has_lost_type(span):
         return True
     scope, names = span.instrumentation_scope, span.attributes or ()
     is_ours = scope is not None and scope.name == semconv.SCOPE  # a poll or a commit

@@ -82,11 +82,11 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _whole(value: object) -> int | None:
+def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _truth(value: object) -> bool | None:
+def _boolean(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
@@ -110,21 +110,21 @@ _BEAN_ROWS: Final = (
     _Row("keys", semconv.MQTRACE_KEYS, keys_attribute, _joined),
     _Row("store_host", semconv.MQTRACE_STORE_HOST, _same, _text),
     _Row("client_host", semconv.MQTRACE_CLIENT_HOST, _same, _text),
-    _Row("store_time_ms", semconv.MQTRACE_STORE_TIME, _same, _whole),
-    _Row("retry_times", semconv.MQTRACE_RETRY_TIMES, _same, _whole),
-    _Row("body_length", semconv.MESSAGING_MESSAGE_BODY_SIZE, _same, _whole),
+    _Row("store_time_ms", semconv.MQTRACE_STORE_TIME, _same, _integer),
+    _Row("retry_times", semconv.MQTRACE_RETRY_TIMES, _same, _integer),
+    _Row("body_length", semconv.MESSAGING_MESSAGE_BODY_SIZE, _same, _integer),
     _Row("msg_type", semconv.MQTRACE_MSG_TYPE, _value, _member({each.value: each for each in MessageType})),
     _Row("transaction_id", semconv.MQTRACE_TRANSACTION_ID, _same, _text),
     _Row("transaction_state", semconv.MQTRACE_TRANSACTION_STATE, _name, _member(TransactionState.__members__)),
-    _Row("from_transaction_check", semconv.MQTRACE_FROM_TRANSACTION_CHECK, _same, _truth),
+    _Row("from_transaction_check", semconv.MQTRACE_FROM_TRANSACTION_CHECK, _same, _boolean),
 )
 _CONTEXT_ROWS: Final = (
     _Row("region_id", semconv.MQTRACE_REGION_ID, _same, _text),
     _Row("region_name", semconv.MQTRACE_REGION_NAME, _same, _text),
     _Row("group_name", semconv.MQTRACE_GROUP_NAME, _same, _text),
     _Row("request_id", semconv.MQTRACE_REQUEST_ID, _same, _text),
-    _Row("cost_ms", semconv.MQTRACE_COST_TIME, _same, _whole),
-    _Row("success", semconv.MQTRACE_SUCCESS, _same, _truth),
+    _Row("cost_ms", semconv.MQTRACE_COST_TIME, _same, _integer),
+    _Row("success", semconv.MQTRACE_SUCCESS, _same, _boolean),
     _Row("context_code", semconv.MQTRACE_CONTEXT_CODE, _name, _member(ContextCode.__members__)),
 )
 MESSAGE_ATTRIBUTES: Final = frozenset(
@@ -163,7 +163,7 @@ def bean_attributes(bean: TraceBean) -> Attributes:
 
 def bean_of(attributes: Mapping[str, object]) -> TraceBean:
     """Return the message of ``attributes``: the inverse of :func:`bean_attributes`."""
-    values = _values(_BEAN_ROWS, attributes)
+    values = _read(_BEAN_ROWS, attributes)
     if values["topic"] is None:  # a span may have its old names only
         values["topic"] = _text(attributes.get(semconv.LEGACY_DESTINATION))
     return TraceBean(**values)
@@ -204,7 +204,7 @@ def share_attributes(messages: Sequence[Attributes]) -> tuple[Attributes, Sequen
     return shared, [{name: value for name, value in each.items() if name not in shared} for each in messages]
 
 
-def cost_ms(start_ns: int, end_ns: int, messages: int = 1) -> int:
+def compute_cost_ms(start_ns: int, end_ns: int, messages: int = 1) -> int:
     """Return what RocketMQ calls costTime: elapsed whole milliseconds divided by the number of messages."""
     return (end_ns // NS_PER_MS - start_ns // NS_PER_MS) // max(messages, 1)
 
@@ -271,7 +271,7 @@ _TRACE_TYPES: Final[Mapping[tuple[str, bool], TraceType]] = {
     (semconv.TRACE_TYPE_END_TRANSACTION, True): TraceType.END_TRANSACTION,
     (semconv.TRACE_TYPE_RECALL, True): TraceType.RECALL,
 }
-"""What a span says, and whether it has ended → its record."""
+"""Trace type of a span, and whether it has ended → type of its record."""
 _GROUP_NAMES: Final = (
     semconv.MESSAGING_CONSUMER_GROUP_NAME,
     semconv.LEGACY_KAFKA_CONSUMER_GROUP,
@@ -292,7 +292,7 @@ def trace_context_of(span: ReadableSpan) -> TraceContext | None:
     if trace_type is None:
         return None
     beans = _beans(attributes, span)
-    values = _values(_CONTEXT_ROWS, attributes)
+    values = _read(_CONTEXT_ROWS, attributes)
     if values["group_name"] is None:
         values["group_name"] = next(filter(None, (_text(attributes.get(name)) for name in _GROUP_NAMES)), None)
     if trace_type is TraceType.SUB_BEFORE:
@@ -303,7 +303,7 @@ def trace_context_of(span: ReadableSpan) -> TraceContext | None:
             if trace_type is TraceType.SUB_AFTER and not values["success"] and values["context_code"] is None:
                 values["context_code"] = ContextCode.FAILED  # the handler ended the span itself: no code is SUCCESS
         if values["cost_ms"] is None and span.start_time is not None and span.end_time is not None:
-            values["cost_ms"] = cost_ms(span.start_time, span.end_time, len(beans))
+            values["cost_ms"] = compute_cost_ms(span.start_time, span.end_time, len(beans))
     stamp_ns = span.end_time if trace_type is TraceType.SUB_AFTER else span.start_time
     timestamp_ms = None if stamp_ns is None else stamp_ns // NS_PER_MS
     return TraceContext(trace_type=trace_type, timestamp_ms=timestamp_ms, beans=beans, **values)
@@ -318,6 +318,6 @@ def _beans(attributes: Mapping[str, object], span: ReadableSpan) -> tuple[TraceB
     return tuple(bean_of({**attributes, **own}) for own in per_message)
 
 
-def _values(rows: Iterable[_Row], attributes: Mapping[str, object]) -> dict[str, Any]:
+def _read(rows: Iterable[_Row], attributes: Mapping[str, object]) -> dict[str, Any]:
     get = attributes.get  # most fields are not there, and what is not there reads as None
     return {row.field: None if (value := get(row.attribute)) is None else row.read(value) for row in rows}

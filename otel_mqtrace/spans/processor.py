@@ -110,7 +110,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._ledger = Ledger(ledger_dir or Settings.from_env().ledger_dir, on_drop=on_drop)
         self.lanes = tuple(
             Lane(exporter, name=name, settings=self.settings, clock=self._clock, ledger=self._ledger)
-            for name, exporter in _named(exporters).items()
+            for name, exporter in _name_exporters(exporters).items()
         )
         self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)
         self._bind_lanes()
@@ -302,7 +302,7 @@ def _offer_record(lane: Lane) -> Callable[[ReadableSpan], bool]:
     return lane.offer if lane.takes_records else _offer_wanted(lane)
 
 
-def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
+def _name_exporters(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
     named: dict[str, SpanExporter] = {}
     for exporter in exporters:
         kind = type(exporter).__name__
@@ -323,8 +323,8 @@ class _ObservedLane:
     """A lane with the labels of its metrics; after its shutdown it is held weakly, and its last counts stay."""
 
     def __init__(self, lane: Lane) -> None:
-        self.labels = _labelled(COMPONENT_TYPE)
-        self.exporter_labels = None if lane.exporter_type is None else _labelled(lane.exporter_type)
+        self.labels = _make_labels(COMPONENT_TYPE)
+        self.exporter_labels = None if lane.exporter_type is None else _make_labels(lane.exporter_type)
         self._lane: Lane | None = lane
         self.reference = weakref.ref(lane)
         self._counts = process_generation(), lane.stats()
@@ -379,14 +379,14 @@ class _LaneMetrics:
         return [Observation(value, labels) for value, labels in itertools.starmap(read, alive) if labels is not None]
 
     def _processed(self, _options: CallbackOptions) -> Iterable[Observation]:
-        return [point for each in self._observed for point in _processed(each.labels, each.stats())]
+        return [point for each in self._observed for point in _observe_processed(each.labels, each.stats())]
 
     def _exported(self, _options: CallbackOptions) -> Iterable[Observation]:
         return [
             point
             for each in self._observed
             if each.exporter_labels is not None
-            for point in _processed(each.exporter_labels, each.stats())
+            for point in _observe_processed(each.exporter_labels, each.stats())
             if (point.attributes or {}).get("error.type") not in _NEVER_EXPORTED
         ]
 
@@ -403,14 +403,14 @@ _metrics: Final[weakref.WeakKeyDictionary[MeterProvider, _LaneMetrics]] = weakre
 def _observe_lanes(meter_provider: MeterProvider, lanes: Sequence[Lane]) -> list[_ObservedLane]:
     """Report queue size, capacity and processed spans of every lane; losses carry their reason as ``error.type``."""
     created = _LaneMetrics()
-    metrics = _metrics.setdefault(_registered(meter_provider), created)  # atomic: exactly one thread registers
+    metrics = _metrics.setdefault(_find_registered(meter_provider), created)  # atomic: exactly one thread registers
     observed = [*map(metrics.add, lanes)]
     if metrics is created:
         created.register(meter_provider.get_meter(SCOPE))
     return observed
 
 
-def _registered(meter_provider: MeterProvider) -> MeterProvider:
+def _find_registered(meter_provider: MeterProvider) -> MeterProvider:
     """Return the provider that has the instruments: the API's proxy, if it stood for ``meter_provider`` before."""
     known = [reference() for reference in _metrics.keyrefs()]
     return next(
@@ -418,14 +418,14 @@ def _registered(meter_provider: MeterProvider) -> MeterProvider:
     )
 
 
-def _labelled(component_type: str) -> dict[str, str]:
+def _make_labels(component_type: str) -> dict[str, str]:
     return {
         "otel.component.type": component_type,
         "otel.component.name": f"{component_type}/{next(_ordinals[component_type])}",
     }
 
 
-def _processed(labels: Mapping[str, str], stats: LaneStats | None) -> list[Observation]:
+def _observe_processed(labels: Mapping[str, str], stats: LaneStats | None) -> list[Observation]:
     if stats is None:
         return []
     lost = {**stats["dropped"], EXPORT_FAILED: stats["failed"]}

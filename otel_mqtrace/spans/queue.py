@@ -80,7 +80,7 @@ class ExportOutcome:
         return self.exported + self.failed + sum(self.dropped.values())
 
 
-def lost(stats: LaneStats) -> int:
+def count_lost(stats: LaneStats) -> int:
     """Return how many spans will never arrive: dropped for any reason, or failed."""
     return stats["failed"] + sum(stats["dropped"].values())
 
@@ -308,7 +308,7 @@ class SpanQueue(Generic[Item]):
         self._wake_at = self._never
 
     def worker_stopped(self) -> None:
-        """Have the next item wake a worker: there is none any more."""
+        """Have the next item wake a worker: the last one has stopped."""
         with self._lock:
             self._wake_at = 1
 
@@ -331,12 +331,12 @@ class SpanQueue(Generic[Item]):
             self._changed.notify_all()
             return FlushMark(self._flush_to, self._lost)
 
-    def reached(self, mark: FlushMark) -> bool:
+    def has_reached(self, mark: FlushMark) -> bool:
         """Return whether nothing accepted before ``mark`` waits or is in flight."""
         with self._lock:
             return self._removed >= mark.position and not (self._in_flight and self._first_in_flight < mark.position)
 
-    def lost_since(self, mark: FlushMark) -> int:
+    def count_lost_since(self, mark: FlushMark) -> int:
         """Return how many accepted items were lost since ``mark``; refusals of later ones do not count."""
         with self._lock:
             return self._lost - mark.lost

@@ -167,9 +167,9 @@ class Sending:
         self._body_length = len(value) if isinstance(value, (bytes, bytearray, memoryview)) else None
 
     @guarded("send.headers")
-    def left_headers_out(self, headers: Any) -> None:
+    def withdraw_headers(self, headers: Any) -> None:
         """The client takes the message with the caller's own ``headers`` alone."""
-        self._hook.left_headers_out(self._call, header_pairs(headers))
+        self._hook.withdraw_headers(self._call, header_pairs(headers))
 
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
@@ -320,7 +320,7 @@ async def _send(
         if own_args is args and own_kwargs is kwargs:
             raise
     if sending is not None:
-        sending.left_headers_out({**dict(zip(_SEND_ORDER, args, strict=False)), **kwargs}.get("headers"))
+        sending.withdraw_headers({**dict(zip(_SEND_ORDER, args, strict=False)), **kwargs}.get("headers"))
     return await original(producer, *args, **kwargs)
 
 

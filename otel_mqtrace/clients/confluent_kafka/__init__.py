@@ -72,7 +72,7 @@ _PACKAGES: Final = ("confluent_kafka.aio", "confluent_kafka.experimental.aio", "
 
 
 def find_foreign_class(classes: Iterable[tuple[type[Any], type[Any]]]) -> str | None:
-    """Return who has replaced one of the client's classes (original, ours), or ``None``.
+    """Return the name of what has replaced one of the client's classes (original, ours), or ``None``.
 
     Either the package's name has been given to another class, or what was in the C module was no C class to begin with.
     """

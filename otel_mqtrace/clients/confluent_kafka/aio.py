@@ -46,7 +46,7 @@ def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., An
         sending = _open(self, args, kwargs)
         if sending is None:
             return await original(self, *args, **kwargs)
-        carried = _carried(self, sending, kwargs)
+        carried = _carry(self, sending, kwargs)
         try:
             future = await original(self, *args, **(kwargs if carried is None else {**kwargs, "partition": carried}))
         except asyncio.CancelledError:
@@ -99,7 +99,7 @@ def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sendi
     return sending
 
 
-def _carried(producer: Any, sending: Sending, kwargs: Mapping[str, Any]) -> CarriedPartition | None:
+def _carry(producer: Any, sending: Sending, kwargs: Mapping[str, Any]) -> CarriedPartition | None:
     """Return what to send instead of the partition; ``None`` when no delivery report could find it.
 
     That is: the asyncio producer is older than the patch, or its plain one is not ours for another reason.

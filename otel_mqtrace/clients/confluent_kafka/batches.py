@@ -56,7 +56,7 @@ class CarriedPartition(int):
         """Whether the span ended in the buffer, when tracing was switched off."""
         return not (self.is_taken or self.sending.call.is_open)
 
-    def taken(self) -> bool:
+    def take(self) -> bool:
         """Take the message out of the buffer; ``False`` when an earlier attempt has ended its span."""
         self.is_taken = True
         return self.sending.call.is_open
@@ -135,7 +135,7 @@ def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batc
     callback = given["callback"] if "callback" in given else given.get("on_delivery")
     batch = _Batch(state, hook, topic, given["messages"], given.get("partition", -1), callback)
     if tracing.settings.headerless_sends != "send_each" or not _is_sendable(batch):
-        batch.items = _opened(batch)
+        batch.items = _open_all(batch)
     return batch if batch.items is None or batch.items else None
 
 
@@ -149,7 +149,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | Non
     return given if messages and all(isinstance(each, dict) for each in messages) else None
 
 
-def _opened(batch: _Batch) -> list[_Item]:
+def _open_all(batch: _Batch) -> list[_Item]:
     """Open a span for each message that goes without headers; empty when no message needs one."""
     messages = batch.messages
     items = [_open(batch, message, carries_headers=False) for message in messages]
@@ -166,7 +166,7 @@ def _open(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> _
         return None
     given_callback = batch.callback if user is None else user
     callback = state.default_callback if given_callback is None else given_callback
-    if isinstance(carried, CarriedPartition) and carried.taken():
+    if isinstance(carried, CarriedPartition) and carried.take():
         sending = carried.sending
         sending.user = callback
     else:
@@ -200,7 +200,7 @@ def _before(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) ->
 
 # -- correlate: the batch goes as it is, each message with our callback --------------------------------------------
 def _correlate(items: list[_Item], send: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    messages = [_instead(item) for item in items]
+    messages = [_message_to_send(item) for item in items]
     if len(args) > 2:  # noqa: PLR2004 - producer, topic and messages by position
         args = (*args[:2], messages, *args[3:])
     else:
@@ -225,7 +225,7 @@ def _settle(items: list[_Item], sent: list[dict[str, Any]]) -> None:
         item.settle(message.get(_ERROR) if item.sending is not None else None)
 
 
-def _instead(item: _Item) -> dict[str, Any]:
+def _message_to_send(item: _Item) -> dict[str, Any]:
     """Return the dict to send: the caller's own, or one like it without the ``_error`` of an earlier attempt."""
     if item.sending is None:
         return item.given
@@ -290,7 +290,7 @@ def _refusal(producer: Any, batch: _Batch, item: _Item) -> KafkaError | None:
         return _refused(_QUEUE_FULL)
     except KafkaException as exception:
         if headers is not None and item.sending is not None and is_too_large(exception):
-            item.sending.left_headers_out(message.get("headers"))
+            item.sending.withdraw_headers(message.get("headers"))
             return _refusal(producer, batch, item)
         return _refused(exception.args[0].code())
     except:  # anything else ends the batch here; a KafkaError can be raised, but is not a BaseException

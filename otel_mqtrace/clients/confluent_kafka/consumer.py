@@ -109,9 +109,9 @@ def traced_receive(kind: type[ConsumerState], *, batch: bool) -> Callable[[Calla
 
 
 def returned(state: AnyConsumerState, result: Any, *, start_ns: int | None, batch: bool) -> None:
-    """Hand over the messages among what a poll returned: errors and ends of partitions are none.
+    """Hand over the messages that a poll returned, without errors and ends of partitions.
 
-    What cannot be counted, a generator of a subclass, is the application's to go through. Never raises.
+    A generator of a subclass, which cannot be counted, is left to the application. Never raises.
     """
     try:
         if not batch and is_message(result):
@@ -130,14 +130,14 @@ def returned(state: AnyConsumerState, result: Any, *, start_ns: int | None, batc
             errors = [each for each in items if not is_message(each)]
             state.record_refused(errors)
             if not messages:
-                _failed(state, errors, start_ns=start_ns, batch=batch)
+                _record_empty_poll(state, errors, start_ns=start_ns, batch=batch)
         if messages:
             state.hand_over(messages, start_ns=start_ns, batch=batch, handed=result)
     except BaseException:  # noqa: BLE001 - as guarded() does; this is every poll's
         note_failure("Consumer.returned")
 
 
-def _failed(state: AnyConsumerState, items: Sequence[Any], *, start_ns: int | None, batch: bool) -> None:
+def _record_empty_poll(state: AnyConsumerState, items: Sequence[Any], *, start_ns: int | None, batch: bool) -> None:
     """Record a poll that returned no message, with its first error: ends of partitions alone leave it empty."""
     errors = (each.error() for each in items)
     end = KafkaError._PARTITION_EOF  # noqa: SLF001 - its name
@@ -166,7 +166,7 @@ def refused(state: AnyConsumerState, raised: Any, *, start_ns: int | None, batch
         for call in hook.before(received):
             hook.after(call, code=ContextCode.EXCEPTION, exception=exception, error=error_type(raised))
     elif message is not None:
-        _failed(state, [message], start_ns=start_ns, batch=batch)
+        _record_empty_poll(state, [message], start_ns=start_ns, batch=batch)
     else:
         hook.poll_failed(start_ns=start_ns, batch=batch, **describe_failure(raised))
 

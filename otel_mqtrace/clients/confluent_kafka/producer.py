@@ -167,7 +167,7 @@ def _note_raised(sending: Sending | None, headers: Any, *, is_c_code: bool) -> b
         return False
     may_drop = headers is not _MISSING and is_too_large(sys.exc_info()[1])
     if sending is not None and may_drop:
-        sending.left_headers_out(headers)
+        sending.withdraw_headers(headers)
     elif sending is not None:
         sending.raised(sys.exc_info()[1])
     return may_drop
@@ -225,7 +225,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
         except BaseException:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("produce.record")
         if recorded is None:
-            given = _named((topic, value, key, partition, callback, on_delivery, timestamp, headers))
+            given = _name_arguments((topic, value, key, partition, callback, on_delivery, timestamp, headers))
             return produce_with_span(self, **given, **kwargs)
         sent, pairs = recorded
         user = callback if on_delivery is _MISSING else on_delivery
@@ -250,7 +250,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
 _DEFAULTS: Final = (_MISSING, None, None, -1, _MISSING, _MISSING, 0, None)
 
 
-def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
+def _name_arguments(arguments: tuple[Any, ...]) -> dict[str, Any]:
     every = zip(PRODUCE_ORDER, arguments, _DEFAULTS, strict=True)
     return {name: each for name, each, default in every if each is not default}
 

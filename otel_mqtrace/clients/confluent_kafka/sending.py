@@ -133,9 +133,9 @@ class Sending:
             self._state.in_flight[id(self.call)] = self.call
 
     @guarded("produce.headers")
-    def left_headers_out(self, headers: Any) -> None:
+    def withdraw_headers(self, headers: Any) -> None:
         """The client takes the message with the caller's own ``headers`` alone."""
-        self._hook.left_headers_out(self.call, headers)
+        self._hook.withdraw_headers(self.call, headers)
 
     @guarded("produce.raised")
     def raised(self, exception: Any) -> None:

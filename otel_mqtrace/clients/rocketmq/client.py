@@ -22,7 +22,6 @@ from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
 from otel_mqtrace.hooks.propagation import creation_of
 from otel_mqtrace.hooks.scope import BlockScope
-from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import KEY_SEPARATOR, MessageType, TraceBean
 
@@ -221,11 +220,6 @@ def creation_of_message(message: Any) -> SpanContext:
     return creation_of(_headers(message))
 
 
-def settled(message: Any) -> SettledOffset:
-    """Return ``message`` as a settled one."""
-    return SettledOffset(message.topic, creation=creation_of_message(message), msg_id=message.message_id)
-
-
 def _headers(message: Any) -> Headers:
     properties = received_of(message).properties
     return list((message.properties if properties is None else properties).items())
@@ -237,7 +231,7 @@ def _keys(message: Any) -> Sequence[str]:
 
 
 @guarded("rocketmq.received")
-def _add(message: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+def _record_received(message: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
     if active.tracing is None:
         return
     protobuf = args[0] if args else kwargs["message"]
@@ -252,7 +246,7 @@ def _add(message: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: A
 
 
 MESSAGE_METHODS: Final[Wrappers] = {
-    "fromProtobuf": call_after(_add),
+    "fromProtobuf": call_after(_record_received),
 }
 """Method of ``Message`` → how to wrap it."""
 

@@ -24,12 +24,12 @@ from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.rocketmq.client import (
     ReceivedMessage,
     active,
+    creation_of_message,
     describe_failure,
     incoming,
     info_of,
     observe_call,
     received_of,
-    settled,
 )
 from otel_mqtrace.clients.settlement import record_settlement
 from otel_mqtrace.clients.state import MAX_MESSAGES, take_all
@@ -38,6 +38,7 @@ from otel_mqtrace.hooks.in_flight import closing_exception
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, defer_end, ends_at_exit
 from otel_mqtrace.hooks.process import Owner
 from otel_mqtrace.hooks.scope import BlockScope, ambient_context
+from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 
@@ -94,19 +95,19 @@ class RocketMqConsumerState(ConsumerState):
             return
         self._give_up_late({message.msg_id for message in received})
         self.hook.received(received, start_ns=start_ns, batch=True)
-        left = self.explicit.expect_blocks()
+        is_left = self.explicit.expect_blocks()
         until_ns = self.hook.now_ns() + _duration_ns(invisible_s)
         handed = [received_of(message) for message in messages]
         for message, what in zip(handed, received, strict=True):
-            calls = [] if left else self.hook.before([what])
+            calls = [] if is_left else self.hook.before([what])
             message.holder, message.until_ns = self, until_ns
-            if left and self.tracing.is_traced(what.topic):
-                self.explicit.record_left(1)
-                received_messages.leave(message)
+            if is_left and self.tracing.is_traced(what.topic):
+                self.explicit.record_awaited(1)
+                received_messages.await_block(message)
             for call in calls:
                 message.handle_in(call)
                 self._held[message] = None
-        if enter and not left:
+        if enter and not is_left:
             self._turns[current_thread()] = handed
             _enter_first(handed)
 
@@ -237,7 +238,7 @@ class _ReceivedMessages:
         restart_in_child(self)
         ends_at_exit.append(self.clear)
 
-    def leave(self, message: ReceivedMessage) -> None:
+    def await_block(self, message: ReceivedMessage) -> None:
         """Await the block of a message that has no span."""
         message.awaited = number = next(self._numbers)
         self._awaited[number] = True
@@ -245,7 +246,7 @@ class _ReceivedMessages:
             self._count_oldest()
 
     def clear(self) -> None:
-        """Count what still waits for its block: none of it will come."""
+        """Count the messages that still wait for their blocks: none will come."""
         while self._count_oldest():
             pass
 
@@ -375,7 +376,8 @@ def _begin_settlement(state: RocketMqConsumerState, operation: str, message: Any
         call = state.settle.before(operation)
     if call is None:
         return None
-    return partial(record_settlement, state.settle, call, [settled(message)], describe_failure)
+    settled = SettledOffset(message.topic, creation=creation_of_message(message), msg_id=message.message_id)
+    return partial(record_settlement, state.settle, call, [settled], describe_failure)
 
 
 # -- the listener of a push consumer --------------------------------------------------------------------------------

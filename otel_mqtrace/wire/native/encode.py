@@ -97,8 +97,8 @@ def encode_context(
     written = trace_ctx.beans[:1] if trace_ctx.trace_type in FIRST_BEAN_ONLY else trace_ctx.beans
     records = [_encode_record(plan, trace_ctx, bean) for bean in written]
     keys = frozenset(_clean(key) for key in _list_keys(trace_ctx.beans, splits=row.splits_keys))
-    body, unspeakable = _encode_text("".join(text for text, _ in records), charset)
-    return EncodedContext(body, keys, unspeakable + sum(replaced for _, replaced in records))
+    body, unencodable = _encode_text("".join(text for text, _ in records), charset)
+    return EncodedContext(body, keys, unencodable + sum(replaced for _, replaced in records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _encode_record(plan: _Plan, trace_ctx: TraceContext, bean: TraceBean) -> tup
     values[-1] = values[-1] or NULL_TEXT  # Java's own reader counts an empty last field as missing
     text = FIELD_SEPARATOR.join(values)
     replaced = text.count(FIELD_SEPARATOR) + text.count(RECORD_TERMINATOR) - (len(values) - 1)
-    if replaced:  # rare, so the values are only looked at one by one when the sum does not add up
+    if replaced:  # rare, so the values are read one by one only when the sum does not add up
         text = FIELD_SEPARATOR.join(value.translate(_SEPARATORS) for value in values)
     return plan.head + text + plan.tail, replaced
 
@@ -215,7 +215,7 @@ def _write_state(state: TransactionState | None) -> str:
 RecordTemplate = tuple[str, "Callable[[tuple[Any, ...]], tuple[Any, ...]]"]
 
 
-def record_template(
+def make_record_template(
     dialect: str, trace_type: TraceType, constants: Mapping[str, Any], varying: tuple[str, ...]
 ) -> RecordTemplate | None:
     """Return a ``%`` template of one record, and what picks from the values of ``varying`` those it takes, in order.

@@ -49,7 +49,7 @@ class Guess:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _GroupCounts:
     shapes: Counter[Shape] = field(default_factory=Counter)
     absent_keys: Counter[str] = field(default_factory=Counter)
     ordinals: Counter[tuple[TraceType, int]] = field(default_factory=Counter)
@@ -60,11 +60,11 @@ class WriterGuesses:
 
     def __init__(self, *, msg_type_map: str = "a") -> None:
         self._types = MESSAGE_TYPE_MAPS[msg_type_map]
-        self._seen: defaultdict[str | None, _Seen] = defaultdict(_Seen)
+        self._seen: defaultdict[str | None, _GroupCounts] = defaultdict(_GroupCounts)
         self._groups: dict[str | None, str | None] = {}  # request id → group: a short SubAfter does not name it
 
     def take(self, decoded: DecodedBody) -> None:
-        """Look at the records of one body, or of one part of it."""
+        """Count the records of one body, or of one part of it."""
         for trace_ctx, shape in zip(decoded.contexts, decoded.shapes, strict=True):
             seen = self._seen[self._find_group(trace_ctx)]
             seen.shapes[shape] += 1
@@ -86,7 +86,7 @@ class WriterGuesses:
         return self._groups.get(trace_ctx.request_id)
 
 
-def _guess(group: str | None, seen: _Seen) -> Guess:
+def _guess(group: str | None, seen: _GroupCounts) -> Guess:
     map_name, of_map = _find_map(seen)
     fitting = [name for name in _SHAPES if seen.shapes.keys() <= _SHAPES[name]]
     for keys in seen.absent_keys:
@@ -107,7 +107,7 @@ def _describe(shape: Shape) -> str:
     return f"{shape.trace_type.value} of {shape.fields} fields{channel}"
 
 
-def _find_map(seen: _Seen) -> tuple[str | None, list[str]]:
+def _find_map(seen: _GroupCounts) -> tuple[str | None, list[str]]:
     """Return the map of message types and why: by the ordinal of an EndTransaction's commit, or 4 of a ``Pub``."""
     reasons: dict[str, str] = {}
     for map_name, commit in _COMMIT.items():

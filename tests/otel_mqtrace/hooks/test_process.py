@@ -105,7 +105,7 @@ def test_explicit_mode_lasts_while_blocks_come(caplog):
 
     def hand_over(messages=1):
         is_left = blocks.expect_blocks()
-        blocks.record_left(messages if is_left else 0)
+        blocks.record_awaited(messages if is_left else 0)
         return is_left
 
     for _ in range(2):

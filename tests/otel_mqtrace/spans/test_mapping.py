@@ -15,7 +15,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKin
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, TraceBean, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, cost_ms, share_attributes, trace_context_of
+from otel_mqtrace.spans.mapping import OPERATIONS, compute_cost_ms, share_attributes, trace_context_of
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.lanes import Scripted
@@ -127,7 +127,7 @@ def test_values_equal_for_all_messages_are_on_the_span_only():
 def test_cost_is_the_whole_milliseconds_between_the_stamps_per_message(start_ns, elapsed_ns, messages):
     """Native stamps are milliseconds, so the cost is the difference of those, as RocketMQ computes it."""
     end_ns = start_ns + elapsed_ns
-    assert cost_ms(start_ns, end_ns, messages) == (end_ns // 10**6 - start_ns // 10**6) // messages
+    assert compute_cost_ms(start_ns, end_ns, messages) == (end_ns // 10**6 - start_ns // 10**6) // messages
 
 
 def test_span_names_and_kinds_are_those_of_the_contract():

@@ -274,7 +274,7 @@ def test_explicit_mode_has_a_span_in_the_block_only_and_counts_a_message_without
 
 def test_awaited_blocks_are_limited_and_left_to_the_parent_after_a_fork(unhandled):
     for _ in range(10_001):
-        received_messages.leave(ReceivedMessage())
+        received_messages.await_block(ReceivedMessage())
     assert unhandled() == {"handed_over_unhandled": 1}
     received_messages.after_fork()
     received_messages.clear()
