@@ -278,11 +278,11 @@ def data_files(directory: AnyPath) -> list[AnyPath]:
         OSError: the directory, or one below it, cannot be listed.
     """
     found = walk(directory, skipped=_HIDDEN)
-    kept = (file for file in found if file.is_file() and not _ignored(file.relative_to(directory)))
+    kept = (file for file in found if file.is_file() and not _is_ignored(file.relative_to(directory)))
     return sorted(file.resolve() for file in kept if not _is_output(file))
 
 
-def orphaned_parts(path: str) -> Iterator[AnyPath]:
+def find_orphaned_parts(path: str) -> Iterator[AnyPath]:
     """Yield the parts of JSON lines below a path that a killed writer left open and the next one will finish."""
     named = as_path(path)
     if not isinstance(named, Path):  # in a store nothing is written in place
@@ -314,7 +314,7 @@ def _raise(error: OSError) -> None:
         raise error
 
 
-def _ignored(relative: PurePath) -> bool:
+def _is_ignored(relative: PurePath) -> bool:
     hidden = any(part.startswith(_HIDDEN) for part in relative.parts)
     return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)
 
@@ -350,7 +350,7 @@ def parse_instant_ms(text: str, *, name: str, now_ms: int | None = None) -> int:
     With ``now_ms`` also the time that a number of seconds, minutes, hours or days ago was, as in ``15m``.
 
     Raises:
-        UsageError: it is none of these, or out of that range; the line names the option.
+        UsageError: it has another form, or is out of that range; the line names the option.
     """
     if now_ms is not None and (ago := _AGO.fullmatch(text)):
         return max(now_ms - int(ago["number"]) * UNIT_MS[ago["unit"]], 0)

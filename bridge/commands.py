@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bridge.addresses import Kind, orphaned_parts, parse_address
+from bridge.addresses import Kind, find_orphaned_parts, parse_address
 from bridge.codec.framing import Framing, MessageTypeMap
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
@@ -45,7 +45,7 @@ def warn_of_orphans(sources: Iterable[str]) -> None:
     """Name the part of a landing that a writer left open when it ended: only ``mqtrace query`` reads it."""
     paths = [each.path for each in map(parse_address, sources) if each.kind is Kind.FILES]
     with suppress(OSError):  # the command itself reports it
-        found = sorted({file for path in paths for file in orphaned_parts(path)})
+        found = sorted({file for path in paths for file in find_orphaned_parts(path)})
         if found:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             typer.echo(

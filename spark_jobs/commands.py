@@ -25,7 +25,7 @@ from bridge.addresses import (
     parse_instant_ms,
 )
 from bridge.commands import option, parse_charset, warn_of_orphans
-from bridge.page.wording import listed, plural, visible
+from bridge.page.wording import join_words, plural, visible
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
@@ -442,7 +442,7 @@ def _warn_of_undrawn(drawn: Graph) -> None:
     lost = [plural(number, noun) for noun, number in counts.items() if number]
     if lost:
         first = f"; first: {visible(drawn.first_malformed, limit=_LONGEST_PATH)}" if drawn.first_malformed else ""
-        typer.echo(f"mqtrace: warning: not drawn: {listed(lost)}{first}; mqtrace inspect names them", err=True)
+        typer.echo(f"mqtrace: warning: not drawn: {join_words(lost)}{first}; mqtrace inspect names them", err=True)
 
 
 def _print_writers(writers: Writers) -> None:

@@ -42,7 +42,7 @@ from spark_jobs.jobs.writers import (
 from spark_jobs.sources.files import PassedOver, SourceFile, last_line, source_files
 from spark_jobs.sources.jaeger import local_sources
 from spark_jobs.sources.kafka import messages_in, split_topics, topic_ranges
-from spark_jobs.sources.native import torn_bytes
+from spark_jobs.sources.native import count_torn_bytes
 from spark_jobs.sums import greatest, least
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class _Inspection:
 
     def _read_landing(self, file: SourceFile) -> Iterator[dict[str, Any]]:
         tail = last_line(file) if file.layout is Layout.LANDING_JSONL else b""
-        is_torn = bool(tail.strip()) and torn_bytes(tail) > 0
+        is_torn = bool(tail.strip()) and count_torn_bytes(tail) > 0
         with file.path.open("rb") as stream:
             landed = read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))
             for body, at in zip(landed, self.bodies, strict=False):

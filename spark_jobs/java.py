@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import committed, javas
+from bridge.storage import find_javas, write_atomically
 from otel_mqtrace._errors import MqTraceError, PeerError, describe_install
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
     """
     env = os.environ if environ is None else environ
     refused: list[str] = []
-    for source, java in javas(env):
+    for source, java in find_javas(env):
         probed = _probe(java)
         if probed is None:
             refused.append(f"{source}: {java} does not run")
@@ -140,7 +140,7 @@ def _wrap(java: Path, probed: _Probed, cache_dir: Path) -> Path:
     try:
         if not (target.is_file() and target.read_text(encoding="utf-8") == script):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with committed(target) as unready:  # a job that starts at the same time must not run half a script
+            with write_atomically(target) as unready:  # a job that starts at the same time must not run half a script
                 Path(unready).write_text(script, encoding="utf-8")
                 Path(unready).chmod(0o755)
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import yaml
 from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
 
-from bridge.forwarder.service import Measures
+from bridge.forwarder.service import ForwardMetrics
 from otel_mqtrace.clients.confluent_kafka.statistics import ClientStatistics
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.metrics import MessagingMetrics
@@ -39,7 +39,7 @@ def metric_names() -> dict[str, str]:
     meter = _NamingMeter("naming")
     MessagingMetrics(meter)
     ClientStatistics(meter)
-    Measures(meter=meter)
+    ForwardMetrics(meter=meter)
     with tempfile.TemporaryDirectory() as directory:
         exporter = NativeFileSpanExporter(directory=directory)
         MqTraceSpanProcessor(exporter, meter_provider=_NamingProvider(meter)).shutdown()

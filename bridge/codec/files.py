@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import typer
 
 from bridge.addresses import Kind, expand_files, is_pipe, parse_address, refuse_device
-from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, refuse_spans, unreadable
+from bridge.codec.framing import BadBody, Framing, find_framing, may_hold_bodies, read_landed, refuse_spans, unreadable
 from bridge.codec.records_json import bad_json, body_json, dump, encode_lines, target_named
 from bridge.page.wording import plural, visible
 from bridge.storage import as_path, refuse_compressed, refuse_unconverted
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How the bytes are to be understood: see :func:`~otel_mqtrace.wire.native.decode_body`.
+class BodyDecoder:
+    """Decodes native bodies of one charset and map of types: see :func:`~otel_mqtrace.wire.native.decode_body`.
 
     Raises:
         UsageError: unknown charset or map of message types.
@@ -62,8 +62,8 @@ class Reading:
         return decode_stream(read, msg_type_map=self.msg_type_map, charset=self.charset)
 
 
-def decoded_bodies(
-    stream: io.BufferedReader, framing: Framing, how: Reading, *, name: str
+def decode_bodies(
+    stream: io.BufferedReader, framing: Framing, decoder: BodyDecoder, *, name: str
 ) -> Iterator[tuple[int, int | None, DecodedBody | BadBody]]:
     """Yield the index of each body of the file, from 0, its line or row, from 1, and its contexts.
 
@@ -76,11 +76,11 @@ def decoded_bodies(
     """
     try:
         refuse_compressed(stream.peek(), name)
-        chosen = detect(stream) if framing is Framing.AUTO else framing
+        chosen = find_framing(stream) if framing is Framing.AUTO else framing
         if chosen is Framing.RAW:
-            if is_cuttable(how.charset):  # a body in UTF-16 may begin with its mark
+            if is_cuttable(decoder.charset):  # a body in UTF-16 may begin with its mark
                 refuse_unconverted(stream.peek(), name)
-            yield from ((0, None, part) for part in how.parts_of(stream.read))
+            yield from ((0, None, part) for part in decoder.parts_of(stream.read))
             return
         refuse_spans(stream.peek(), name)
     except OSError as error:
@@ -89,9 +89,9 @@ def decoded_bodies(
         if isinstance(body, BadBody):
             yield index, body.row, body
         elif len(body.body) > PART_BYTES:
-            yield from ((index, body.row, part) for part in how.parts_of(io.BytesIO(body.body).read))
+            yield from ((index, body.row, part) for part in decoder.parts_of(io.BytesIO(body.body).read))
         else:
-            yield index, body.row, how.decode(body.body)
+            yield index, body.row, decoder.decode(body.body)
 
 
 LARGE_BYTES: Final = 8 << 20
@@ -100,7 +100,7 @@ LARGE_BYTES: Final = 8 << 20
 _Item = TypeVar("_Item")
 
 
-def _bar_over(items: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterator[_Item]:
+def _show_bar(items: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterator[_Item]:
     """Yield ``items``, which are read from ``stream``, under a bar that shows the bytes read so far.
 
     The bar is drawn on standard error for a large file, only if that is a terminal, and is gone at the end.
@@ -139,16 +139,16 @@ def decode_files(  # noqa: PLR0913 - the command's options
     Raises:
         UsageError, UnreadableInputError: a file, the charset or the map of message types is wrong.
     """
-    how = Reading(msg_type_map, charset)  # a wrong charset fails before any output
+    decoder = BodyDecoder(msg_type_map, charset)  # a wrong charset fails before any output
     tally, unread = _Tally(), list[str]()
-    items = _decoded(_bodies(files or [_STDIN], framing, how, unread), tally, explode_batches=explode_batches)
+    items = _decode(_bodies(files or [_STDIN], framing, decoder, unread), tally, explode_batches=explode_batches)
     if as_table:
         from bridge.codec.tables import print_records  # noqa: PLC0415  rich takes longer than a small decode
 
         print_records(items)
     else:
         _write(dump(item) for item in items)
-    source = "" if unread else " ".join(map(_shown, files or [_STDIN]))
+    source = "" if unread else " ".join(map(_format_name, files or [_STDIN]))
     code = tally.report("record or line", "records or lines", "bad", source=source)
     return _UNREADABLE if unread else code
 
@@ -162,12 +162,12 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
         UsageError, UnreadableInputError, EncodeError: the file, the charset or the dialect is wrong.
     """
     target = None if dialect is None else target_named(dialect)
-    Reading(charset=charset)  # as above
+    BodyDecoder(charset=charset)  # as above
     if "".encode(charset):
         raise UsageError(f"--charset {charset} begins each record with a byte order mark: give utf-8, utf-16-le or -be")
-    tally, shown = _Tally(), _shown(file)
-    with _opened(file) as stream:
-        encoded = _encoded(encode_lines(_lines(stream, shown), target, charset=charset), tally, shown)
+    tally, shown = _Tally(), _format_name(file)
+    with _open(file) as stream:
+        encoded = _filter(encode_lines(_lines(stream, shown), target, charset=charset), tally, shown)
         if as_lines:
             bodies = groupby(encoded, lambda record: repr(record[0]))
             _write(dump(_body_line(list(records))) for _, records in bodies)
@@ -190,7 +190,7 @@ def show_writers(files: list[str] | None, framing: Framing, *, charset: str, as_
     unread: list[str] = []
     if files:
         guesses = WriterGuesses()
-        for _, _, body in _bodies(files, framing, Reading(charset=charset), unread):
+        for _, _, body in _bodies(files, framing, BodyDecoder(charset=charset), unread):
             if isinstance(body, DecodedBody):
                 guesses.take(body)
         rows = list(map(asdict, guesses.guesses()))
@@ -199,7 +199,7 @@ def show_writers(files: list[str] | None, framing: Framing, *, charset: str, as_
         rows = tables.known_writers()
         columns = tables.WRITER_COLUMNS
     if not rows:
-        names = " ".join(map(_shown, files or ()))
+        names = " ".join(map(_format_name, files or ()))
         raise UnreadableInputError(f"no record can be read in {names}; mqtrace decode shows what is there")
     if as_json:
         _write(dump(row) for row in rows)
@@ -239,7 +239,7 @@ _PlacedBody = tuple[int, str, DecodedBody | BadBody]
 """The index of a body in all files, its place, ``FILE`` or ``FILE:LINE``, and its contexts or a part of them."""
 
 
-def _decoded(bodies: Iterable[_PlacedBody], tally: _Tally, *, explode_batches: bool) -> Iterator[dict[str, Any]]:
+def _decode(bodies: Iterable[_PlacedBody], tally: _Tally, *, explode_batches: bool) -> Iterator[dict[str, Any]]:
     """Yield the JSON of each record; what is not a record has an ``error``."""
     for body_index, place, body in bodies:
         if isinstance(body, BadBody):
@@ -256,7 +256,7 @@ def _decoded(bodies: Iterable[_PlacedBody], tally: _Tally, *, explode_batches: b
             yield item
 
 
-def _encoded(lines: Iterable[tuple[int, object, EncodedContext | str]], tally: _Tally, name: str) -> Iterator[_Record]:
+def _filter(lines: Iterable[tuple[int, object, EncodedContext | str]], tally: _Tally, name: str) -> Iterator[_Record]:
     """Yield the records that were encoded."""
     for number, body_index, record in lines:
         tally.passed += 1
@@ -267,17 +267,17 @@ def _encoded(lines: Iterable[tuple[int, object, EncodedContext | str]], tally: _
             yield body_index, record
 
 
-def _bodies(names: list[str], framing: Framing, how: Reading, unread: list[str]) -> Iterator[_PlacedBody]:
+def _bodies(names: list[str], framing: Framing, decoder: BodyDecoder, unread: list[str]) -> Iterator[_PlacedBody]:
     """Yield the bodies of the files behind ``names``.
 
     Among several files one that cannot be read is named on standard error and in ``unread``.
     """
-    before, files = 0, _readable(names)
+    before, files = 0, _find_files(names)
     for name in files:
-        index, shown = -1, _shown(name)
+        index, shown = -1, _format_name(name)
         try:
-            with _opened(name) as stream:
-                for index, row, body in _bar_over(decoded_bodies(stream, framing, how, name=shown), stream, name):
+            with _open(name) as stream:
+                for index, row, body in _show_bar(decode_bodies(stream, framing, decoder, name=shown), stream, name):
                     yield before + index, shown if row is None else f"{shown}:{row}", body
         except UnreadableInputError as error:
             if len(files) == 1:
@@ -287,7 +287,7 @@ def _bodies(names: list[str], framing: Framing, how: Reading, unread: list[str])
         before += index + 1
 
 
-def _shown(name: str) -> str:
+def _format_name(name: str) -> str:
     return "standard input" if name == _STDIN else visible(name, limit=None)
 
 
@@ -297,8 +297,8 @@ def _body_line(records: list[_Record]) -> dict[str, Any]:
     return {"body_index": records[0][0], "keys": KEY_SEPARATOR.join(keys), BODY_BASE64: base64.b64encode(body).decode()}
 
 
-def _readable(names: list[str]) -> list[str]:
-    """Return the files behind ``names``, each once, or refuse the first that is none: before anything is printed.
+def _find_files(names: list[str]) -> list[str]:
+    """Return the files behind ``names``, each once; refuse the first that cannot be read before anything is printed.
 
     A warning names what is passed over in a directory or glob because it holds nothing known.
     """
@@ -327,7 +327,7 @@ def _readable(names: list[str]) -> list[str]:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[io.BufferedReader]:
+def _open(name: str) -> Iterator[io.BufferedReader]:
     if name == _STDIN:
         if sys.stdin is None:  # as `<&-` leaves it
             raise UsageError("standard input is closed: name a file, or pipe into it")

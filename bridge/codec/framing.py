@@ -96,7 +96,7 @@ def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> It
     try:
         refuse_compressed(stream.peek(), name)
         refuse_unconverted(stream.peek(), name)
-        chosen = detect(stream) if framing is Framing.AUTO else framing
+        chosen = find_framing(stream) if framing is Framing.AUTO else framing
         yield from _READERS[chosen](stream, name)
     except OSError as error:
         raise unreadable(name, error) from error
@@ -108,7 +108,7 @@ def unreadable(name: str, error: OSError) -> UnreadableInputError:
     return UnreadableInputError(f"{name}: cannot be read ({error.strerror or error}); {hint}")
 
 
-def detect(stream: io.BufferedReader) -> Framing:
+def find_framing(stream: io.BufferedReader) -> Framing:
     """Detect the framing by the first bytes, without consuming them.
 
     Parquet has its magic, JSON lines an opening brace or, behind a first line that is torn, the name of the body. Blank

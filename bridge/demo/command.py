@@ -38,7 +38,7 @@ def demo(
     """
     for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
         del os.environ[name]  # what is set for an application here is not meant for the demo
-    if not all(map(_present, _NEEDED)):
+    if not all(map(_is_installed, _NEEDED)):
         raise MissingExtraError("mqtrace demo", "all")
     root = parse_directory(out, option="--out")
     if not isinstance(root, Path):
@@ -62,7 +62,7 @@ def demo(
     return 0 if findings.agree else 1
 
 
-def _present(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

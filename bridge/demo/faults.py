@@ -1,4 +1,4 @@
-"""The faults of the demo: the seeded ones, how each is applied, what the reconciliation must report, and did report."""
+"""The faults of the demo: which are seeded, how each is applied, and what the reconciliation must and did report."""
 
 from __future__ import annotations
 
@@ -268,15 +268,15 @@ def _is_expected(row: Row, fault: Fault | None) -> bool:
     if fault is None:
         return row["status"] in MATCHED and row["reason"] is None
     # Exactly the altered field differs: an altered value must not drag others along.
-    is_alone = fault.field is None or _different(row) == [fault.field]
+    is_alone = fault.field is None or _list_differing(row) == [fault.field]
     return is_alone and (row["status"], row["reason"]) == fault.kind.value.verdict
 
 
 def _describe_verdict(row: Row) -> str:
-    return " ".join(filter(None, (row["status"], row["reason"], *_different(row))))
+    return " ".join(filter(None, (row["status"], row["reason"], *_list_differing(row))))
 
 
-def _different(row: Row) -> list[str]:
+def _list_differing(row: Row) -> list[str]:
     return sorted(name for name, verdict in (row["field_verdicts"] or ()) if verdict == "DIFFERENT")
 
 

@@ -93,7 +93,7 @@ class Workspace(NamedTuple):
 
 
 @contextmanager
-def claim(root: Path) -> Iterator[Workspace]:
+def open_workspace(root: Path) -> Iterator[Workspace]:
     """Hold ``root`` for this block alone, ready for a run: created, or emptied of an earlier run.
 
     Raises ``UsageError`` for a file, for a directory that another run holds or that has anything the demo did not
@@ -237,7 +237,7 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], l
     command = [sys.executable, str(_PROGRAM), "reconcile"]
     sides = ["--native", str(workspace.landing), "--otlp", str(workspace.otlp), "--out", str(workspace.report)]
     options = ["--grace", f"{grace_ms}ms", "--driver-memory", _DRIVER_MEMORY]
-    code, printed = _run_to_its_end([*command, *sides, *options])
+    code, printed = _run_command([*command, *sides, *options])
     written = workspace.report / "result.json"
     if code not in _WITH_RESULT or not written.exists():
         reason = printed.splitlines()[-1].removeprefix("mqtrace: error: ")
@@ -249,7 +249,7 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], l
     return result, verdicts.to_table(columns=list(COLUMNS)).to_pylist()
 
 
-def _run_to_its_end(command: Sequence[str]) -> tuple[int, str]:
+def _run_command(command: Sequence[str]) -> tuple[int, str]:
     """Return the exit code of a command and what it printed; an interrupt ends it, and waits until it has cleaned up.
 
     In a session of its own it gets one signal, ours, wherever Ctrl-C comes from.
@@ -280,7 +280,7 @@ def demonstrate(out: Path, *, messages: int, seed: int, on_start: Callable[[], o
     """
     book = order_book(messages, seed=seed)
     plan = plan_faults(book, seed=seed)
-    with claim(out) as workspace:
+    with open_workspace(out) as workspace:
         on_start()
         with EmbeddedKafka() as kafka:
             create_topics(kafka, messages)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.addresses import NothingThereError, expand_files, root_of
 from bridge.codec.framing import BadBody, Framing, read_landed, unreadable
-from bridge.forwarder.resume_file import memory_name, read_memory, write_memory
+from bridge.forwarder.resume_file import read_state, state_name, write_state
 from bridge.forwarder.trace_source import TraceSource
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
-from bridge.otlp.detect import Side, detect
+from bridge.otlp.detect import Side, detect_layout
 from bridge.otlp.spans import parse_message
 from bridge.storage import DamagedInputError, as_path
 from otel_mqtrace._clock import NS_PER_MS
@@ -25,7 +25,7 @@ from otel_mqtrace.wire.native.layout import RECORD_START
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
 
-    from bridge.forwarder.pairing import Place
+    from bridge.forwarder.pairing import Position
     from bridge.otlp.detect import Layout
     from bridge.storage import AnyPath
 
@@ -54,8 +54,8 @@ class _FilesSource(TraceSource):
         super().__init__()
         _, self._is_single = expand_files(str(path))
         self._path, self._directory = str(path), root_of(str(path)).resolve()
-        self._memory = state / f"{memory_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
-        self._read: dict[str, Any] = read_memory(self._memory, self._parse, hint=CANNOT_READ) or {}  # by file name
+        self._memory = state / f"{state_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
+        self._read: dict[str, Any] = read_state(self._memory, self._parse, hint=CANNOT_READ) or {}  # by file name
         self._done = dict(self._read)  # as it was written at the last commit
         self.has_been_read = bool(self._read)
         self._passed_over: dict[AnyPath, _Status | None] = {}  # files that could not be read, as they were then
@@ -150,7 +150,7 @@ class FilesTraceSource(_FilesSource):
     def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
         name = self._name(path)
         try:
-            side = detect(path).side
+            side = detect_layout(path).side
         except UnreadableInputError:  # a raw body, or what its reader has a better sentence for
             side = Side.NATIVE
         if side is Side.OTLP:
@@ -159,12 +159,12 @@ class FilesTraceSource(_FilesSource):
             yield from self._messages(path, name, status)
             self._read[name] = status
 
-    def _commit(self, held: Collection[Place]) -> None:
+    def _commit(self, held: Collection[Position]) -> None:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""
         waiting = {place.source for place in held}
         done = {name: status for name, status in self._read.items() if name not in waiting}
         if done != self._done:
-            write_memory(self._memory, {"done": done}, hint=CANNOT_WRITE)
+            write_state(self._memory, {"done": done}, hint=CANNOT_WRITE)
             self._done = done
 
     def _messages(self, path: AnyPath, name: str, status: _Status) -> Iterator[LandedMessage]:
@@ -237,7 +237,7 @@ class SpanFilesSource(_FilesSource):
         return self._seen.get(path) == status
 
     def _new_messages(self, path: AnyPath, status: _Status) -> Iterator[LandedMessage]:
-        layout = detect(path)
+        layout = detect_layout(path)
         if layout.side is Side.NATIVE:
             raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
         name, (_, changed_ns) = self._name(path), status
@@ -250,10 +250,10 @@ class SpanFilesSource(_FilesSource):
                 yield LandedMessage(source=name, offset=offset, arrival_ms=arrival_ms, body=item.payload)
         self._seen[path] = status
 
-    def _commit(self, held: Collection[Place]) -> None:  # noqa: ARG002 - a span never waits for another
+    def _commit(self, held: Collection[Position]) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
         if self._read != self._done:
-            write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE)
+            write_state(self._memory, {"files": self._read}, hint=CANNOT_WRITE)
             self._done = dict(self._read)
 
     def _unread(self, path: AnyPath, name: str, layout: Layout) -> Iterator[_Reached]:
@@ -294,7 +294,7 @@ class SpanFilesSource(_FilesSource):
         longer = [(name, each) for name, each in self._read.items() if each.first == first and each.messages > most]
         for path, was_read in ((self._directory / name, each) for name, each in longer if not name.startswith("//")):
             with suppress(UnreadableInputError):  # by now something else may have its name, or nothing
-                layout = detect(path)
+                layout = detect_layout(path)
                 reached = (each for each, _ in (_messages_of(path, layout) if layout.side is Side.OTLP else ()))
                 if progress in reached and was_read in reached:  # else it was replaced by one that begins as it did
                     return True

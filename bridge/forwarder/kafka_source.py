@@ -162,7 +162,7 @@ class KafkaTraceSource(TopicSource[int]):
         try:
             partitions = partitions_of(self._consumer, self.topic, self._bootstrap_servers, self._timeout_s)
             new = [TopicPartition(self.topic, partition) for partition in partitions if partition not in self._start]
-            for remembered in self._remembered(new) if new else ():
+            for remembered in self._fetch_committed(new) if new else ():
                 if remembered.error is not None:
                     raise self._silent(remembered.error)
                 # librdkafka's "nothing committed" and "none" are negative
@@ -185,7 +185,7 @@ class KafkaTraceSource(TopicSource[int]):
             raise self._silent(error) from error
         return bounds
 
-    def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
+    def _fetch_committed(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         """Request the committed offsets, and again while the coordinator moves, as when a broker starts or stops."""
         deadline_ns = compute_deadline(self._clock, self._timeout_ms)
         left_s = self._timeout_s

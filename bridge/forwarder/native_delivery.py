@@ -25,7 +25,7 @@ from otel_mqtrace.wire.native.dialects import dialect_named
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from bridge.forwarder.pairing import Place
+    from bridge.forwarder.pairing import Position
     from bridge.forwarder.store_landing import Landing
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.native_delivery import MessageDelivery
@@ -45,10 +45,9 @@ class NativeCounts:
     """The outcome of the spans so far.
 
     ``without_record`` counts the spans that are not a message event, by reason. ``bad_spans`` counts spans that could
-    not be read, of which ``first_bad`` says where the first came from and why, ``unreadable`` messages that are not
-    OTLP, ``refused`` records that the format cannot carry, by reason.
-    ``replaced`` counts separator characters inside values that were written as ``_``. ``first_refused`` says where the
-    first record of each reason for a refusal came from, why, and what to do.
+    not be read; ``first_bad`` is the place and the reason of the first. ``unreadable`` counts messages that are not
+    OTLP, ``refused`` records that the format cannot carry, by reason; ``first_refused`` has, for each reason, the place
+    of the first and what to do. ``replaced`` counts separator characters inside values that were written as ``_``.
     """
 
     spans: int = 0
@@ -125,7 +124,7 @@ class NativeForwarding:
     def end_pass(self, *, flush: bool = False) -> None:
         """Nothing waits."""
 
-    def hold(self) -> set[Place]:
+    def hold(self) -> set[Position]:
         """Return nothing: nothing waits."""
         return set()
 

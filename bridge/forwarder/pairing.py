@@ -40,7 +40,7 @@ _IN_ORDER: Final = itemgetter(
 )
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a trace message lies in its source; numbers as in :class:`~otel_mqtrace.landing.LandedMessage`."""
 
     source: str
@@ -62,7 +62,7 @@ class Origin(NamedTuple):
     never is. ``since_ms`` is from when on its records wait.
     """
 
-    place: Place
+    place: Position
     arrival_ms: int
     stored_ms: int
     since_ms: int
@@ -139,7 +139,7 @@ class Pairing:
         """Yield the records that wait."""
         return itertools.chain.from_iterable(map(_records_of, self._waiting.values()))
 
-    def uncommitted(self) -> set[Place]:
+    def uncommitted(self) -> set[Position]:
         """Return where the waiting records lie: what must be read again if it is not remembered here."""
         return {origin.place for origin, *_ in self.waiting()}
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.forwarder.pairing import Place
-from bridge.storage import committed
+from bridge.forwarder.pairing import Position
+from bridge.storage import write_atomically
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _UNSAFE_IN_NAMES: Final = re.compile(r"[^\w.-]")
 
 
-def memory_name(group: str, source: str, kind: str = "") -> str:
-    """Return the name, without suffix, of the memory of this ``group``, ``source`` and ``kind``."""
+def state_name(group: str, source: str, kind: str = "") -> str:
+    """Return the name, without suffix, of the state file of this ``group``, ``source`` and ``kind``."""
     whose = zlib.crc32(group.encode(), zlib.crc32(f"{source}\n".encode()))  # an error of encode() names one of them
     return f"{_UNSAFE_IN_NAMES.sub('_', group)}-{kind}{whose:08x}"
 
 
-def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
+def read_state(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
     """Return ``parse`` of the JSON in ``file``; ``None`` if the file does not exist.
 
     Raises:
@@ -45,7 +45,7 @@ def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any
         raise UsageError(f"{file} cannot be read ({error}); {hint}") from error
 
 
-def write_memory(file: AnyPath, content: Any, *, hint: str = "") -> None:
+def write_state(file: AnyPath, content: Any, *, hint: str = "") -> None:
     """Write ``content`` as JSON so that a reader finds the old file or the new one, never half of it.
 
     Raises:
@@ -53,7 +53,7 @@ def write_memory(file: AnyPath, content: Any, *, hint: str = "") -> None:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with committed(file) as unready, Path(unready).open("w", encoding="utf-8") as open_file:
+        with write_atomically(file) as unready, Path(unready).open("w", encoding="utf-8") as open_file:
             open_file.write(json.dumps(content, separators=(",", ":")))  # json.dump takes three times as long
             open_file.flush()
             os.fsync(open_file.fileno())
@@ -113,7 +113,7 @@ class ResumeFile:
         self._file = file
         # what an earlier process left of partitions of which this one has seen nothing
         self._resumed: dict[_Partition, _Entry] = (
-            file and read_memory(file, _entries_of, hint="remove it to go on by offsets alone")
+            file and read_state(file, _from_json, hint="remove it to go on by offsets alone")
         ) or {}
         self._written: dict[_Partition, _Entry] | None = None
         self._states: dict[_Partition, _State] = {}
@@ -148,13 +148,13 @@ class ResumeFile:
         for state in self._states.values():
             state.resumed = None
 
-    def unsettled(self) -> set[Place]:
+    def unsettled(self) -> set[Position]:
         """Return the places before which positions must stay: what an earlier process settled was not all read yet.
 
         A commit in the middle of it would void what is remembered of the rest.
         """
         return {
-            Place(*partition, state.first[0])
+            Position(*partition, state.first[0])
             for partition, state in self._states.items()
             if state.resumed is not None and state.first is not None
         }
@@ -170,12 +170,12 @@ class ResumeFile:
         """
         if self._file is None:
             return
-        held, entries = _held_of(waiting), dict(self._resumed)
+        held, entries = _find_held(waiting), dict(self._resumed)
         for partition, state in self._states.items():
             if state.first is not None or state.held is not None or partition in held:
                 entries[partition] = state.as_entry(held.get(partition))
         if entries != self._written:
-            write_memory(self._file, _content_of(entries))
+            write_state(self._file, _to_json(entries))
             self._written = entries
         for partition, state in self._states.items():
             state.held = min(held[partition].begins) if partition in held else None
@@ -185,7 +185,7 @@ class ResumeFile:
                 state.first = None
 
 
-def _held_of(waiting: Iterable[Record]) -> dict[_Partition, _Entry]:
+def _find_held(waiting: Iterable[Record]) -> dict[_Partition, _Entry]:
     """Return the records that wait and the messages that they begin with, by partition."""
     held: dict[_Partition, _Entry] = {}
     for (place, _, stored_ms, _), index, *_ in waiting:
@@ -196,7 +196,7 @@ def _held_of(waiting: Iterable[Record]) -> dict[_Partition, _Entry]:
     return held
 
 
-def _content_of(entries: dict[_Partition, _Entry]) -> Any:
+def _to_json(entries: dict[_Partition, _Entry]) -> Any:
     partitions = [
         {
             "source": source,
@@ -210,7 +210,7 @@ def _content_of(entries: dict[_Partition, _Entry]) -> Any:
     return {"version": _VERSION, "partitions": partitions}
 
 
-def _entries_of(content: Any) -> dict[_Partition, _Entry]:
+def _from_json(content: Any) -> dict[_Partition, _Entry]:
     return {
         (each["source"], each["partition"]): _Entry(
             int(each["next"]),

@@ -158,7 +158,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
         self._next[queue] = behind
         if messages:
             self._last[queue] = messages[-1]
-        return [_landed(message, partition_of(queue)) for message in messages]
+        return [_make_landed(message, partition_of(queue)) for message in messages]
 
 
 def _differs(message: StoredMessage, known: StoredMessage) -> bool:
@@ -182,7 +182,7 @@ def _check_partitions(queues: Sequence[Queue]) -> None:
             raise PeerError(f"{other} and {queue} get the same number {partition_of(queue)}: rename a broker")
 
 
-def _landed(message: StoredMessage, partition: int) -> LandedMessage:
+def _make_landed(message: StoredMessage, partition: int) -> LandedMessage:
     try:
         body = decompress_body(message)
     except BodyError as error:

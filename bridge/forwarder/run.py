@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from bridge.addresses import Kind, check_client_config, check_stores, parse_address, reads_tree, root_of
-from bridge.codec.files import Reading
+from bridge.codec.files import BodyDecoder
 from bridge.commands import warn_of_orphans
 from bridge.forwarder.files_source import CANNOT_WRITE, FilesTraceSource, SpanFilesSource
 from bridge.forwarder.native_delivery import NativeForwarding, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
-from bridge.forwarder.resume_file import ResumeFile, memory_name
-from bridge.forwarder.service import Measures, forward_once, forward_until
+from bridge.forwarder.resume_file import ResumeFile, state_name
+from bridge.forwarder.service import ForwardMetrics, forward_once, forward_until
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from bridge.forwarder.span_fields import SpanRules
 from bridge.forwarder.store_landing import open_landing
@@ -86,16 +86,16 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     """
     _check_delivery(options)
     _check_places(options)
-    reading = Reading(options.msg_type_map, options.charset)  # a wrong charset fails before anything is read
+    decoder = BodyDecoder(options.msg_type_map, options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else open_landing(options.landing, options.landing_format)
     with ExitStack() as opened:
         opened.enter_context(_lock_state(options))
         source = opened.enter_context(_open_source(options))
         native = None if options.native is None else _open_native(opened, options, options.native)
-        spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint, reading)
+        spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint, decoder)
         forwarding = native or spans
-        measures = Measures(spans)
-        on_commit = partial(_count_commit, options=options, source=source, spans=forwarding, measures=measures)
+        metrics = ForwardMetrics(spans)
+        on_commit = partial(_count_commit, options=options, source=source, spans=forwarding, metrics=metrics)
         try:
             if options.once:
                 counts = forward_once(source, landing, spans=forwarding, flush=True, on_commit=on_commit)
@@ -225,7 +225,7 @@ def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> Nat
     return NativeForwarding(sink, dialect=dialect, max_message_bytes=Settings.from_env({}).max_message_bytes)
 
 
-def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, reading: Reading) -> SpanForwarding:
+def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, decoder: BodyDecoder) -> SpanForwarding:
     state = _state_directory(options)
     delivery = OtlpDelivery(endpoint, timeout_s=options.otlp_timeout_ms / 1e3)
     opened.callback(delivery.close)
@@ -235,8 +235,8 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, readi
         rules=SpanRules(
             service_name=options.service_name, system=options.messaging_system, stamped_after=options.stamped_after
         ),
-        reading=reading,
-        memory=ResumeFile(state and state / f"{memory_name(options.group, options.source)}.json"),
+        decoder=decoder,
+        memory=ResumeFile(state and state / f"{state_name(options.group, options.source)}.json"),
     )
 
 
@@ -255,7 +255,7 @@ def _lock_state(options: ForwardOptions) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         address = parse_address(options.source)
         source = str(as_path(address.path).resolve()) if address.kind is Kind.FILES else options.source
-        lock = (directory / f"{memory_name(options.group, source)}.lock").open("ab")
+        lock = (directory / f"{state_name(options.group, source)}.lock").open("ab")
     except OSError as error:
         fix = CANNOT_WRITE if options.state or not options.landing else "; give a --landing that can be written"
         raise UsageError(f"{directory} cannot be written ({error.strerror or error}){fix}") from error
@@ -317,15 +317,15 @@ _Forwarding = SpanForwarding | NativeForwarding | None
 
 
 def _count_commit(
-    moved: ForwardCounts, *, options: ForwardOptions, source: TraceSource, spans: _Forwarding, measures: Measures
+    moved: ForwardCounts, *, options: ForwardOptions, source: TraceSource, spans: _Forwarding, metrics: ForwardMetrics
 ) -> None:
-    is_first, is_native = moved.messages > 0 and not measures.has_added, isinstance(spans, NativeForwarding)
-    measures.add(moved)
+    is_first, is_native = moved.messages > 0 and not metrics.has_added, isinstance(spans, NativeForwarding)
+    metrics.add(moved)
     if is_first and not is_native and not source.holds_records:
         read, place = plural(moved.messages, "message"), without_password(options.source)
         typer.echo(f"mqtrace: warning: no trace record in {read} of --source {place}: name a trace topic", err=True)
-    if measures.rejected and isinstance(spans, SpanForwarding):
-        rejected = f"{plural(measures.rejected, 'span')} {_describe_rejection(spans)}"
+    if metrics.rejected and isinstance(spans, SpanForwarding):
+        rejected = f"{plural(metrics.rejected, 'span')} {_describe_rejection(spans)}"
         typer.echo(f"mqtrace: warning: {rejected}", err=True)
 
 

@@ -152,7 +152,7 @@ _PENDING: Final = "mqtrace.forwarder.pending"
 _OF_SPANS: Final = ("records", "bad_records", "halves", "overflowed", "repeated", "rejected")
 
 
-class Measures:
+class ForwardMetrics:
     """Counts after each commit what it moved; ``has_added`` is whether that was anything.
 
     ``rejected`` spans are those of the last commit. ``spans`` is ``None`` when only a landing is filled.

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from bridge.codec.files import Reading
+from bridge.codec.files import BodyDecoder
 from bridge.forwarder.otlp_requests import MOST_SPANS, requests_of
-from bridge.forwarder.pairing import Origin, Pairing, Place
+from bridge.forwarder.pairing import Origin, Pairing, Position
 from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.span_fields import SpanRules
 from bridge.page.wording import plural
@@ -181,14 +181,14 @@ class SpanForwarding:
         *,
         pairing: Pairing | None = None,
         rules: SpanRules | None = None,
-        reading: Reading | None = None,
+        decoder: BodyDecoder | None = None,
         memory: ResumeFile | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._delivery = delivery
         self._pairing = pairing or Pairing()
         self._rules = rules or SpanRules()
-        self._reading = reading or Reading()
+        self._decoder = decoder or BodyDecoder()
         self._memory = memory or ResumeFile()
         self._clock = clock or SystemClock()
         self._ready: list[Event] = []
@@ -236,7 +236,7 @@ class SpanForwarding:
             # A file may hold what arrived long ago: its records wait from now on for those of the next file. A topic's
             # message that was not there at the last pass arrived later than its writer's clock may say.
             since_ms = now_ms if message.partition is None else max(arrival_ms, self._last_pass_began_ms)
-            place = Place(message.source, message.partition, message.offset)
+            place = Position(message.source, message.partition, message.offset)
             origin = Origin(place, arrival_ms, message.arrival_ms, since_ms)
             self._ready += self._pairing.add(self._records(message, origin, left))
         whole = len(self._ready) - len(self._ready) % MOST_SPANS
@@ -263,7 +263,7 @@ class SpanForwarding:
         delivered, self._delivered, self._since_settled = self._delivered, 0, 0
         return delivered
 
-    def hold(self) -> set[Place]:
+    def hold(self) -> set[Position]:
         """Remember what is delivered, and return from where on to read again: nothing behind it is done yet.
 
         Raises:
@@ -273,8 +273,8 @@ class SpanForwarding:
         return self._pairing.uncommitted() | self._memory.unsettled()
 
     def _records(self, message: LandedMessage, origin: Origin, left: Container[int] | None) -> list[Record]:
-        how = self._reading
-        records, errors = decode_rows(message.body, origin, msg_type_map=how.msg_type_map, charset=how.charset)
+        decoder = self._decoder
+        records, errors = decode_rows(message.body, origin, msg_type_map=decoder.msg_type_map, charset=decoder.charset)
         if left is None:
             self.counts.bad_records += len(errors)
         else:

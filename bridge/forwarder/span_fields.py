@@ -86,22 +86,22 @@ def span_fields(event: Event, rules: SpanRules) -> OtlpSpanFields:
     if before is not None:  # the later half wins, the earlier one fills what it leaves out
         *_, early = before
         began_ms = early[_TIMESTAMP_MS]
-        values = _filled(values, early)
+        values = _fill_from(values, early)
     topic, msg_id, store_host, group_name, request_id, cost_ms, success, code = _named(values)
-    subject = msg_id or _joined(trace_type, *_id_values(values))
+    subject = msg_id or _join(trace_type, *_id_values(values))
     trace_id, root_id = _IDS[subject]
     is_send = trace_type is _PUB
     if is_send and is_root:
         span_id, parent_id = root_id, None
     elif trace_type is _SUB_AFTER or trace_type is _SUB_BEFORE:
-        call_id = request_id if request_id is not None else _joined("", trace_type, *_id_values(values))
+        call_id = request_id if request_id is not None else _join("", trace_type, *_id_values(values))
         span_id, parent_id = _digest(_OF_CALL, f"{subject}{_SEPARATOR}{call_id}"), root_id
     else:
-        span_id, parent_id = _digest(_OF_OTHER, _joined(trace_type, *_id_values(values), subject)), root_id
+        span_id, parent_id = _digest(_OF_OTHER, _join(trace_type, *_id_values(values), subject)), root_id
     cost_ms = cost_ms if cost_ms is not None and cost_ms > 0 else 0
     if is_send and rules.stamped_after and stamp_ms is not None and _is_stamped_after(group_name, rules):
         stamp_ms -= cost_ms
-    start_ms, end_ms = _times(trace_type, began_ms, stamp_ms, cost_ms, origin.arrival_ms)
+    start_ms, end_ms = _find_times(trace_type, began_ms, stamp_ms, cost_ms, origin.arrival_ms)
     failure = OTHER_ERROR if success is False else None
     if code is not None and code is not ContextCode.SUCCESS:
         failure = code.name  # TIME_OUT is a failure, although RocketMQ writes success with it
@@ -114,7 +114,7 @@ _new_fields: Final[Callable[[tuple[Any, ...]], OtlpSpanFields]] = partial(tuple.
 """``OtlpSpanFields._make``, without Python code: it is called for every span."""
 
 
-def _filled(late: tuple[Any, ...], early: tuple[Any, ...]) -> tuple[Any, ...]:
+def _fill_from(late: tuple[Any, ...], early: tuple[Any, ...]) -> tuple[Any, ...]:
     values = list(late)
     for at in _OF_FIRST_HALF:
         if values[at] is None:
@@ -122,7 +122,7 @@ def _filled(late: tuple[Any, ...], early: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _times(
+def _find_times(
     trace_type: TraceType, began_ms: int | None, stamp_ms: int | None, cost_ms: int, arrival_ms: int
 ) -> tuple[int, int]:
     """Return start and end in epoch milliseconds; never an end before the start: clocks are set, and costs wrong."""
@@ -188,7 +188,7 @@ def _digest(of_kind: blake2b, words: str) -> bytes:
     return made if any(made) else made[:-1] + b"\x01"  # an all-zero id is invalid
 
 
-def _joined(*words: object) -> str:
+def _join(*words: object) -> str:
     return _SEPARATOR.join(map(str, words))
 
 

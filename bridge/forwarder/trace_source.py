@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from bridge.forwarder.pairing import Place
+    from bridge.forwarder.pairing import Position
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.landing import LandedMessage
 
@@ -67,7 +67,7 @@ class TraceSource(ABC):
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Do what :meth:`drain` promises."""
 
-    def commit(self, held: Collection[Place] = ()) -> None:
+    def commit(self, held: Collection[Position] = ()) -> None:
         """Remember what was yielded as done, but for ``held`` and all that lies behind it on the same partition.
 
         A later source of the same group begins there; this one has yielded them already.
@@ -76,7 +76,7 @@ class TraceSource(ABC):
         self.has_committed = True
 
     @abstractmethod
-    def _commit(self, held: Collection[Place]) -> None:
+    def _commit(self, held: Collection[Position]) -> None:
         """Do what :meth:`commit` promises."""
 
     def close(self) -> None:  # noqa: B027 - files are closed after each
@@ -113,7 +113,7 @@ class TopicSource(TraceSource, Generic[_P]):
         self._next: dict[_P, int] = {}  # behind what was yielded
         self._committed: dict[_P, int] = {}  # what the group remembers
 
-    def _commit(self, held: Collection[Place]) -> None:
+    def _commit(self, held: Collection[Position]) -> None:
         """Remember the position with the group: call it only after everything yielded but ``held`` is durable.
 
         On each partition the group's position is that of the first message held; this source goes on behind what it has

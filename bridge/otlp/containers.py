@@ -59,7 +59,7 @@ class Document:
 
 
 def documents(file: BinaryIO, *, most_characters: int = MOST_CHARACTERS) -> Iterator[Document]:
-    """Yield the documents in ``file``; what is none comes as the line it begins on, and reading goes on behind that."""
+    """Yield the documents in ``file``; anything else comes as the line it begins on, and reading continues after it."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     held, at, is_whole = "", 0, False
     while not is_whole or at < len(held):
@@ -188,22 +188,22 @@ def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
         if content is not None:
             yield Message(ordinal, content, line)
             continue
-        torn = 0 if line.endswith(b"\n") else torn_bytes(line, parse)
+        torn = 0 if line.endswith(b"\n") else count_torn_bytes(line, parse)
         if torn < len(line):
-            yield from joined(ordinal, line[: len(line) - torn], parse)
+            yield from split_line(ordinal, line[: len(line) - torn], parse)
         if torn:
             yield Tail(ordinal, None)
             return  # its rest, if it comes meanwhile, is no line of its own
 
 
-def joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
+def split_line(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
     """Yield the items of line ``ordinal``, which is not a message: a torn one, and whole ones without a newline."""
     line = line.removeprefix(codecs.BOM_UTF8)
     for begin, end in _object_bounds(line):
-        yield _checked(ordinal, line[begin:end], parse)
+        yield _read_item(ordinal, line[begin:end], parse)
 
 
-def torn_bytes(line: bytes, parse: Parse) -> int:
+def count_torn_bytes(line: bytes, parse: Parse) -> int:
     """Return how many bytes of a file's last line, which has no newline, are behind the last whole message in it."""
     if parse(line) is not None:
         return 0
@@ -259,20 +259,20 @@ def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
     for ordinal, piece in enumerate(documents(file), start=1):
         payload = piece.text.encode()
         if piece.is_document:
-            yield _checked(ordinal, payload, parse)
+            yield _read_item(ordinal, payload, parse)
         elif piece.is_cut:
             yield Tail(ordinal, None)
         else:
-            yield from joined(ordinal, payload, parse)
+            yield from split_line(ordinal, payload, parse)
 
 
-def _checked(ordinal: int, payload: bytes, parse: Parse) -> Item:
+def _read_item(ordinal: int, payload: bytes, parse: Parse) -> Item:
     content = parse(payload)
     return Bad(ordinal, NOT_TRACES, payload[:_SAMPLE]) if content is None else Message(ordinal, content, payload)
 
 
 def _bare(file: BinaryIO, parse: Parse) -> Iterator[Item]:
-    yield _checked(1, file.read(), parse)
+    yield _read_item(1, file.read(), parse)
 
 
 def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -287,7 +287,7 @@ def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
                 return  # as above
             yield Bad(ordinal, "no value_b64", line[:_SAMPLE])
             continue
-        yield _checked(ordinal, payload, parse)
+        yield _read_item(ordinal, payload, parse)
 
 
 def _framed(file: Any, parse: Parse, parse_whole: Parse) -> Iterator[Item]:
@@ -318,7 +318,7 @@ def _frames(data: bytes | mmap.mmap, parse: Parse, parse_whole: Parse) -> Iterat
         packed = bytes(data[at + LENGTH_BYTES : stop]) if stop <= end else None
         whole = None if packed is None else unpack_whole_zstd(packed)
         if whole is not None:  # a frame, whatever is in it
-            yield _checked(ordinal, whole, parse_whole)
+            yield _read_item(ordinal, whole, parse_whole)
             at = stop
             continue
         payload = None if packed is None else _unpack(packed)

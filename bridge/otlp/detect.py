@@ -96,7 +96,7 @@ class LineTooLongError(Exception):
         super().__init__(f"has {line}: {_SHORTER_LINES[side]}")
 
 
-def detect(path: AnyPath) -> Layout:
+def detect_layout(path: AnyPath) -> Layout:
     """Return what ``path`` holds.
 
     Raises:

@@ -19,7 +19,7 @@ OLD_SCOPE_SPANS: Final = 1000
 
 
 def parse_proto(payload: bytes) -> list[Any] | None:
-    """Return the ResourceSpans of one protobuf message, or ``None`` when it is none.
+    """Return the ResourceSpans of one protobuf message; ``None`` if it is not OTLP.
 
     Bytes that are unknown fields to protobuf are not traces: a native body can look like that.
     """

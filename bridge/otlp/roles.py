@@ -209,7 +209,7 @@ def role_of(facts: SpanFacts) -> EventRole | None:
 
 
 def _kind(facts: SpanFacts) -> str:
-    """Return the kind of event, or in upper case the scope by which the span is none."""
+    """Return the kind of event, or in upper case the scope of a span that is not an event."""
     if (ours := _OUR_KINDS.get(facts.trace_type or "")) is not None:
         return ours
     if facts.operation is None:

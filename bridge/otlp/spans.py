@@ -35,7 +35,7 @@ _BEFORE_JSON: Final = codecs.BOM_UTF8 + b" \t\r\n"  # joined files have byte ord
 
 
 def parse_message(payload: bytes) -> list[Any] | None:
-    """Return the ResourceSpans of one message (dicts of JSON, or protobuf messages), or ``None`` when it is none.
+    """Return the ResourceSpans of one message (dicts of JSON, or protobuf messages); ``None`` if it is not OTLP.
 
     Metrics and logs, which a Collector may write into the same file, are messages without ResourceSpans.
     """
@@ -71,7 +71,7 @@ def count_expected_spans(payload: bytes, resource_spans: list[Any]) -> int:
     if is_proto(resource_spans):
         return count_proto_spans(payload)
     count, written = sum(map(_count_json_spans, resource_spans)), count_written_ids(payload)
-    spans = [span for one in resource_spans for _, _, span in _placed(one)]
+    spans = [span for one in resource_spans for _, _, span in _walk_spans(one)]
     if written <= sum(map(_count_usual_ids, spans)):  # fewer where a name is written with escapes
         return count
     return count + max(written - sum(map(count_ids, spans)), 0)
@@ -174,7 +174,7 @@ def _text(value: Any) -> str:
 
 
 def _json_spans(one: Any) -> Iterator[Span]:
-    for service, scope, span in _placed(one):
+    for service, scope, span in _walk_spans(one):
         yield _span_or_bad(span, service, scope)
 
 
@@ -182,7 +182,7 @@ def _count_json_spans(one: Any) -> int:
     """Return how many spans there must be, odd ones included, without the walk that reads them."""
     if not isinstance(one, dict):
         return 1
-    return sum(len(_listed(part.get("spans"))) if isinstance(part, dict) else 1 for part in _parts(one))
+    return sum(len(_as_list(part.get("spans"))) if isinstance(part, dict) else 1 for part in _parts(one))
 
 
 def _count_usual_ids(span: Any) -> int:
@@ -196,7 +196,7 @@ def _count_usual_ids(span: Any) -> int:
 
 def _parts(one: Mapping[str, Any]) -> list[Any]:
     """Return the ScopeSpans of a ResourceSpans, under whatever names it has them; in 2022 some had two."""
-    return [part for name in _SCOPE_SPANS for part in _listed(one.get(name))]
+    return [part for name in _SCOPE_SPANS for part in _as_list(one.get(name))]
 
 
 def _span_or_bad(span: Any, service: str | None, scope: str | None) -> Span:
@@ -206,7 +206,7 @@ def _span_or_bad(span: Any, service: str | None, scope: str | None) -> Span:
     return {"bad": (None, "not a span", _text(span)), "attributes": {}, "links": []}
 
 
-def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
+def _walk_spans(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
     """Yield service, scope and what stands where a span should; a level that is not a list of objects stands for it."""
     if not isinstance(one, dict):
         yield None, None, one
@@ -218,10 +218,10 @@ def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
             continue
         scope = _pick(part, "scope", "instrumentationLibrary")
         name = _text(scope.get("name")) if isinstance(scope, dict) else ""
-        yield from ((service, name or None, span) for span in _listed(part.get("spans")))
+        yield from ((service, name or None, span) for span in _as_list(part.get("spans")))
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [json_text(value)]
 
 

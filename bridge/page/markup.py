@@ -40,10 +40,11 @@ def element(tag: str, /, *children: object, **attributes: object) -> Markup:
     ``None`` for nothing. In the name of an attribute ``_`` stands for ``-`` and one at the end is dropped; an attribute
     of ``None`` is left out.
     """
-    return Markup(f"<{tag}{_attributes(attributes)}>{joined(children)}</{tag}>")
+    pairs = "".join([f' {_spell(name)}="{_escape(value)}"' for name, value in attributes.items() if value is not None])
+    return Markup(f"<{tag}{pairs}>{join_markup(children)}</{tag}>")
 
 
-def joined(children: Iterable[object]) -> Markup:
+def join_markup(children: Iterable[object]) -> Markup:
     """Return the markup of ``children`` in order."""
     return Markup("".join(map(_markup, children)))
 
@@ -54,12 +55,8 @@ def _markup(child: object) -> str:
     if hasattr(child, "__html__"):
         return str(child.__html__())
     if isinstance(child, (list, tuple)):
-        return joined(child)
+        return join_markup(child)
     return _escape(child)
-
-
-def _attributes(attributes: dict[str, object]) -> str:
-    return "".join([f' {_spell(name)}="{_escape(value)}"' for name, value in attributes.items() if value is not None])
 
 
 @cache

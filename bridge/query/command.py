@@ -209,14 +209,14 @@ def query(  # noqa: PLR0913 - one parameter per option
         mqtrace query landing --msg-id C00002027A9A4E0E2F2A6972872E01E4 --html message.html
         mqtrace query landing --group billing --outcome failed --limit 20
     """
-    from bridge.codec.files import Reading  # noqa: PLC0415
+    from bridge.codec.files import BodyDecoder  # noqa: PLC0415
     from bridge.page.markup import check_template  # noqa: PLC0415
     from bridge.query.details import LINK_FIELDS  # noqa: PLC0415
     from bridge.query.search import arrival_range, search  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     criteria = parse_query(msg_id, key, topic=topic, group=group, outcome=outcome)
     template = None if link_template is None else check_template(link_template, LINK_FIELDS)
-    how = Reading(msg_type_map.value, charset)  # a wrong charset fails before anything is read
+    decoder = BodyDecoder(msg_type_map.value, charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // NS_PER_MS)
     places = find_sources(
         [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
@@ -231,7 +231,7 @@ def query(  # noqa: PLR0913 - one parameter per option
             )
         ) as archive,
     ):
-        answer = search(archive, criteria, how, limit=limit, page=page)
+        answer = search(archive, criteria, decoder, limit=limit, page=page)
     return _show(replace(answer, link_template=template), arrivals, html, as_json=as_json)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.markup import fill_template
 from bridge.page.wording import ABSENT, TITLES, UNKNOWN_GROUP, duration, offset, plural, utc, utc_time, visible
-from bridge.query.findings import findings, in_one_sentence
+from bridge.query.findings import findings, summarise
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
 from bridge.query.timeline import Kind, describe_end, events
 from otel_mqtrace.wire.native import absent
@@ -34,7 +34,7 @@ Detail = tuple[str, Facts]
 """One event: its headline and its facts."""
 
 
-def about(story: MessageTimeline) -> Facts:
+def describe_message(story: MessageTimeline) -> Facts:
     """Return what the message is, whatever happened to it: topics, tags, keys and size."""
     sizes = sorted({send.body_bytes for send in story.sends if send.body_bytes is not None})
     facts = (
@@ -239,7 +239,7 @@ def timeline_json(story: MessageTimeline) -> dict[str, Any]:
         "topics": list(story.topics),
         "tags": list(story.tags),
         "keys": list(story.keys),
-        "summary": in_one_sentence(story),
+        "summary": summarise(story),
         "findings": [_plain_fields(finding) for finding in findings(story)],
         "sends": [_event(send) for send in story.sends],
         "transaction_ends": [_event(end) for end in story.transaction_ends],

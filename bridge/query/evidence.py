@@ -24,7 +24,7 @@ from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from bridge.codec.files import Reading
+    from bridge.codec.files import BodyDecoder
     from otel_mqtrace.landing import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import DecodedBody
@@ -67,7 +67,7 @@ class Query:
     def __post_init__(self) -> None:
         first = next((text for text in (self.prefix, self.key, self.topic, self.group) if text is not None), "")
         texts = self.msg_ids or frozenset({first})
-        object.__setattr__(self, "texts", texts | {_written(text) for text in texts})
+        object.__setattr__(self, "texts", texts | {_encode_text(text) for text in texts})
 
     @property
     def is_indexed(self) -> bool:
@@ -81,16 +81,16 @@ class Query:
         given = [ids_or_key, *(text is not None for text in (self.prefix, self.topic, self.group))]
         return sum(given) > 1 or self.outcome is not None
 
-    def names(self, trace_ctx: TraceContext) -> bool:
+    def matches_text(self, trace_ctx: TraceContext) -> bool:
         """Return whether a record of one message has the text that a query without an index searches for."""
         bean = trace_ctx.beans[0]
         if self.prefix is not None:
-            return (bean.msg_id or "").startswith((self.prefix, _written(self.prefix)))
+            return (bean.msg_id or "").startswith((self.prefix, _encode_text(self.prefix)))
         if self.topic is not None:
             return bean.topic in self.texts
         return self.group is None or trace_ctx.group_name in self.texts
 
-    def means(self, bean: TraceBean) -> bool:
+    def selects(self, bean: TraceBean) -> bool:
         """Return whether the query selects a message of a record: by unique id, offset id, or key."""
         if not self.msg_ids:
             return self.has_key(bean)
@@ -100,11 +100,11 @@ class Query:
         """Return whether the record carries the key; 4.x clients write all keys of a message as one."""
         if self.key is None or bean.keys is None:
             return False
-        key = _written(self.key)
+        key = _encode_text(self.key)
         return bean.keys in {key, self.key} or key in bean.keys.split(KEY_SEPARATOR)
 
 
-def _written(text: str) -> str:
+def _encode_text(text: str) -> str:
     """Return ``text`` as the encoder writes it: without separators, in valid UTF-8."""
     return text.translate(_AS_WRITTEN).encode("utf-8", "replace").decode("utf-8")
 
@@ -139,7 +139,7 @@ def parse_query(
 
 
 def needles_of(texts: Collection[str], charset: str) -> list[bytes]:
-    """Return ``texts`` as :func:`mentioned` wants them, in UTF-8 and in the ``charset`` of the bodies.
+    """Return ``texts`` as :func:`may_mention` wants them, in UTF-8 and in the ``charset`` of the bodies.
 
     Where there are very many, or ASCII is other bytes in ``charset``, it is one that every body holds.
     """
@@ -148,7 +148,7 @@ def needles_of(texts: Collection[str], charset: str) -> list[bytes]:
     return [text.encode(each, "replace") for each in dict.fromkeys(("utf-8", charset)) for text in texts]
 
 
-def mentioned(message: LandedMessage, needles: Collection[bytes]) -> bool:
+def may_mention(message: LandedMessage, needles: Collection[bytes]) -> bool:
     """Return whether a trace message may contain one of ``needles``, in its body or its keys.
 
     The keys are UTF-8 also where the body is not: RocketMQ 4.x writes it in the platform's charset.
@@ -232,24 +232,24 @@ class Evidence:
     bad_records: int = 0
 
 
-def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evidence:
+def gather(messages: Iterable[LandedMessage], query: Query, decoder: BodyDecoder) -> Evidence:
     """Decode ``messages``, in any order, and return their records of the messages that ``query`` selects."""
     found = Evidence()
-    folded: dict[tuple[str, TraceContext], Sighting] = {}
+    merged: dict[tuple[str, TraceContext], Sighting] = {}
     for message in messages:
-        decoded = how.decode(message.body)
+        decoded = decoder.decode(message.body)
         for sighting in _sightings(message, decoded, query):
             key = (sighting.bean.msg_id or "", sighting.trace_ctx)
-            folded[key] = _folded(folded.get(key), sighting)
+            merged[key] = _merge(merged.get(key), sighting)
         found.bad_records += len(decoded.errors)
         kept = {error.record_index: error for error in decoded.errors[: MOST_BAD - len(found.bad)]}
-        for index, fields in enumerate(how.fields_of(message.body) if kept else ()):
+        for index, fields in enumerate(decoder.fields_of(message.body) if kept else ()):
             if (error := kept.get(index)) is None:
                 continue
             names = query.texts.intersection(chain(fields, chain.from_iterable(map(_WORD.findall, fields))))
             bad = BadSighting(_place(message, error.record_index), error.field, error.reason, error.text, names)
             found.bad[bad.rank] = bad
-    for (msg_id, _), sighting in folded.items():
+    for (msg_id, _), sighting in merged.items():
         found.by_msg_id.setdefault(msg_id, []).append(sighting)
     return found
 
@@ -259,7 +259,7 @@ def _sightings(message: LandedMessage, decoded: DecodedBody, query: Query) -> It
     for index, dialect, shape, whole in zip(*columns, strict=True):
         pieces = explode(whole)
         for trace_ctx in pieces:
-            if query.means(trace_ctx.beans[0]):
+            if query.selects(trace_ctx.beans[0]):
                 yield Sighting(
                     trace_ctx=trace_ctx,
                     dialect=dialect,
@@ -269,7 +269,7 @@ def _sightings(message: LandedMessage, decoded: DecodedBody, query: Query) -> It
                 )
 
 
-def _folded(known: Sighting | None, new: Sighting) -> Sighting:
+def _merge(known: Sighting | None, new: Sighting) -> Sighting:
     if known is None:
         return new
     places = {place.rank: place for place in (*known.places, *new.places)}

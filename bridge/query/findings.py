@@ -10,7 +10,7 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from bridge.page.wording import UNKNOWN_GROUP, listed, plural, visible
+from bridge.page.wording import UNKNOWN_GROUP, join_words, plural, visible
 from bridge.query.timeline import STATES, Finding, Half, Outcome
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 
@@ -48,7 +48,7 @@ def findings(story: MessageTimeline) -> tuple[Finding, ...]:
     return tuple(Finding(code, text, _IS_PROBLEM[code]) for code, text in found)
 
 
-def in_one_sentence(story: MessageTimeline) -> str:
+def summarise(story: MessageTimeline) -> str:
     """Return how the message fared: its sends, its transaction, its consumers."""
     parts = (_sent(story), _transaction(story), "recalled" if _recalled(story) else "", _consumed(story))
     sentence = "; ".join(filter(None, parts))
@@ -203,4 +203,4 @@ def _group_names(groups: list[GroupTimeline]) -> str:
 
 
 def _names(texts: Iterable[str]) -> str:
-    return listed([visible(text, limit=80) for text in texts])
+    return join_words([visible(text, limit=80) for text in texts])

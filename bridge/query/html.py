@@ -8,7 +8,7 @@ from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, open_templates, style_sheet
 from bridge.page.wording import ABSENT, duration, plural, utc, visible
 from bridge.query import details
-from bridge.query.findings import describe_bad, findings, in_one_sentence
+from bridge.query.findings import describe_bad, findings, summarise
 from bridge.query.search import rows_of
 from bridge.query.timeline import Kind, Tone
 
@@ -99,6 +99,6 @@ def page(answer: Answer) -> str:
 
 
 _FILTERS: Final = {"plural": plural, "utc": utc, "visible": visible}
-_USED: Final = (describe_bad, dot, findings, in_one_sentence, legend, rows_of, swimlane)
+_USED: Final = (describe_bad, dot, findings, summarise, legend, rows_of, swimlane)
 _NAMES: Final = {"absent": ABSENT, "words": details} | {each.__name__: each for each in _USED}
 """What the template uses."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaException, TopicPartition
 
 from bridge.forwarder.kafka_source import landed_message, open_consumer, partitions_of, read_ranges, reason_of
-from bridge.query.evidence import mentioned, needles_of
+from bridge.query.evidence import may_mention, needles_of
 from bridge.query.search import Archive
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
@@ -67,7 +67,7 @@ class TopicArchive(Archive):
         """Close the connection."""
         self._consumer.close()
 
-    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+    def find_messages(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that may contain one of ``texts``; every body of the range comes over the network."""
         needles = needles_of(texts, self.charset)
         try:
@@ -78,9 +78,9 @@ class TopicArchive(Archive):
             ) as batches:
                 reached = {each: start for each, (start, _) in ranges.items()}
                 for batch, positions in batches:
-                    for message in self._landed(batch, ranges):
+                    for message in self._select_landed(batch, ranges):
                         self._count_message(message)
-                        if mentioned(message, needles):
+                        if may_mention(message, needles):
                             yield message
                     for each, position in positions.items():
                         now = min(max(reached[each], position), ranges[each][1])
@@ -115,7 +115,7 @@ class TopicArchive(Archive):
             answer.partition: answer.offset if answer.offset >= 0 else marks[answer.partition][1] for answer in answers
         }
 
-    def _landed(self, batch: Sequence[Any], ranges: _Ranges) -> Iterator[LandedMessage]:
+    def _select_landed(self, batch: Sequence[Any], ranges: _Ranges) -> Iterator[LandedMessage]:
         for message in batch:
             _, end = ranges[message.topic(), message.partition()]
             landed = landed_message(message, otherwise_ms=0)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
-from bridge.codec.framing import Body, Framing, detect, may_hold_bodies, read_landed, refuse_spans
+from bridge.codec.framing import Body, Framing, find_framing, may_hold_bodies, read_landed, refuse_spans
 from bridge.otlp.detect import refuse_unlanded
 from bridge.page.wording import plural
-from bridge.query.evidence import mentioned, needles_of
+from bridge.query.evidence import may_mention, needles_of
 from bridge.query.search import Archive
 from bridge.storage import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError
@@ -65,7 +65,7 @@ class FilesArchive(Archive):
         super().__init__(", ".join(map(str, self._paths)), **scan)
         self._parts = self._list_parts()
 
-    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+    def find_messages(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that may contain one of ``texts``.
 
         Raises:
@@ -81,7 +81,7 @@ class FilesArchive(Archive):
                 is_readable = True
                 if message.arrival_ms in self._arrivals:
                     self._count_message(message)
-                    if mentioned(message, needles):
+                    if may_mention(message, needles):
                         yield message
                 elif not message.arrival_ms:
                     timeless += 1
@@ -99,7 +99,7 @@ class FilesArchive(Archive):
             with part.open("rb") as stream:
                 refuse_unlanded(stream.peek(), part)
                 refuse_spans(stream.peek(), part)
-                framing = Framing.PARQUET if detect(stream) is Framing.PARQUET else Framing.JSONL_BASE64
+                framing = Framing.PARQUET if find_framing(stream) is Framing.PARQUET else Framing.JSONL_BASE64
                 for item in read_landed(stream, framing, name=part.name):
                     if isinstance(item, Body):
                         yield _message_of(item, part.name)

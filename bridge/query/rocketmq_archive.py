@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.rocketmq_source import QUEUES_AT_ONCE, landed_message, partition_of
-from bridge.query.evidence import mentioned, needles_of
+from bridge.query.evidence import may_mention, needles_of
 from bridge.query.search import ALWAYS, Archive, ArrivalRange
 from otel_mqtrace.rocketmq.client import MAX_FOUND, RemotingClient
 from otel_mqtrace.rocketmq.commands import Queue
@@ -64,7 +64,7 @@ class BrokerArchive(Archive):
         """Close the connections."""
         self._client.close()
 
-    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+    def find_messages(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that may contain one of ``texts``, or, without a scan, those in the index."""
         self._begin(0)
         return self._all_that_mention(texts) if self._reads_all else self._by_index(texts)
@@ -81,7 +81,7 @@ class BrokerArchive(Archive):
                         f"the index of {topic} gave {len(found)} trace messages for {text}, and a broker returns "
                         f"{MAX_FOUND} at most: there may be more; narrow --begin and --end, or --scan"
                     )
-                yield from self._landed(found)
+                yield from self._select_landed(found)
 
     def _all_that_mention(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         needles = needles_of(texts, self.charset)
@@ -92,7 +92,7 @@ class BrokerArchive(Archive):
             for queue, pulled in self._client.pull(offsets, group=_GROUP).items():
                 start, end = ranges.pop(queue)
                 inside = [(queue.broker, message) for message in pulled.messages if message.queue_offset < end]
-                yield from (message for message in self._landed(inside) if mentioned(message, needles))
+                yield from (message for message in self._select_landed(inside) if may_mention(message, needles))
                 reached = min(pulled.next_offset, end)
                 if reached <= start:
                     reached = end
@@ -117,7 +117,7 @@ class BrokerArchive(Archive):
         }
         return {queue: (start, end) for queue, (start, end) in spans.items() if start < end}
 
-    def _landed(self, messages: Sequence[tuple[str, StoredMessage]]) -> Iterator[LandedMessage]:
+    def _select_landed(self, messages: Sequence[tuple[str, StoredMessage]]) -> Iterator[LandedMessage]:
         """Yield what lies in the range, decompressed; a body that cannot be is a remark."""
         for broker, message in messages:
             if message.store_ms not in self._arrivals:

@@ -18,7 +18,7 @@ from otel_mqtrace.wire.native import absent, explode
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from bridge.codec.files import Reading
+    from bridge.codec.files import BodyDecoder
     from bridge.query.evidence import BadSighting
     from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
     from otel_mqtrace.landing import LandedMessage
@@ -162,19 +162,19 @@ class _Matches:
     notes: list[str] = field(default_factory=list)
 
 
-def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: int = 1) -> Answer:
+def search(archive: Archive, query: Query, decoder: BodyDecoder, *, limit: int, page: int = 1) -> Answer:
     """Return the stories of the messages that ``query`` means: the ``limit`` newest, or those of a later page."""
-    archive.charset = how.charset
-    matches = _by_text(archive, query, how) if query.is_indexed else _by_field(archive, query, how)
+    archive.charset = decoder.charset
+    matches = _by_text(archive, query, decoder) if query.is_indexed else _by_field(archive, query, decoder)
     if query.needs_story and matches.msg_ids:
-        matches = _examined(archive, matches, query, how)
+        matches = _examine(archive, matches, query, decoder)
     msg_ids = matches.msg_ids
     older = max(len(msg_ids) - limit * page, 0)
     kept = msg_ids[older : max(len(msg_ids) - limit * (page - 1), 0)]
     evidence = matches.evidence
-    named = _named(kept)
+    named = _list_searchable(kept)
     if named and not (query.msg_ids and named <= query.texts):  # a search for ids has found every record
-        further = gather(archive.mentioning(named), Query(named), how)
+        further = gather(archive.find_messages(named), Query(named), decoder)
         evidence.by_msg_id.update(further.by_msg_id)
         evidence.bad = {**evidence.bad, **further.bad}  # a story needs the ids that they name, not the key
         evidence.bad_records = max(evidence.bad_records, further.bad_records)
@@ -194,7 +194,7 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
     return Answer(stories, older, searched, query, page=page, pages=pages, total=len(msg_ids))
 
 
-def _named(msg_ids: Iterable[str]) -> frozenset[str]:
+def _list_searchable(msg_ids: Iterable[str]) -> frozenset[str]:
     """Return the ids that can be searched for: a placeholder is none."""
     return frozenset(msg_id for msg_id in msg_ids if not absent(msg_id))
 
@@ -205,8 +205,8 @@ def _naming_remark(naming: Sequence[BadSighting], query: Query, decoder: str) ->
     return f"{plural(len(naming), 'bad record')} {verb} that {what}, which {decoder} shows: {why}"
 
 
-def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
-    evidence = gather(archive.mentioning(query.texts), query, how)
+def _by_text(archive: Archive, query: Query, decoder: BodyDecoder) -> _Matches:
+    evidence = gather(archive.find_messages(query.texts), query, decoder)
     found = [
         msg_id
         for msg_id in _oldest_first(evidence)
@@ -215,16 +215,16 @@ def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
     return _Matches(found, evidence)
 
 
-def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
+def _by_field(archive: Archive, query: Query, decoder: BodyDecoder) -> _Matches:
     """Return the messages of a prefix, topic or group, of which only the ids are kept: there may be very many."""
     first_ms: dict[str, float] = {}
     nameless = bad = 0
-    for message in archive.mentioning(query.texts):
-        decoded = how.decode(message.body)
+    for message in archive.find_messages(query.texts):
+        decoded = decoder.decode(message.body)
         bad += len(decoded.errors)
         for trace_ctx in chain.from_iterable(map(explode, decoded.contexts)):
             msg_id = trace_ctx.beans[0].msg_id
-            if not query.names(trace_ctx):
+            if not query.matches_text(trace_ctx):
                 continue
             if msg_id is None or absent(msg_id):
                 nameless += 1
@@ -244,15 +244,15 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     return matches
 
 
-def _examined(archive: Archive, matches: _Matches, query: Query, how: Reading) -> _Matches:
+def _examine(archive: Archive, matches: _Matches, query: Query, decoder: BodyDecoder) -> _Matches:
     """Return those of ``matches`` that meet the whole query, of the newest ``MOST_EXAMINED``."""
     kept = matches.msg_ids[-MOST_EXAMINED:]
     by_msg_id = dict(matches.evidence.by_msg_id)
-    if named := _named(kept):
-        by_msg_id.update(gather(archive.mentioning(named), Query(named), how).by_msg_id)
+    if named := _list_searchable(kept):
+        by_msg_id.update(gather(archive.find_messages(named), Query(named), decoder).by_msg_id)
     if len(kept) < len(matches.msg_ids):
         matches.notes.append(
-            f"only the newest {len(kept):,} of {len(matches.msg_ids):,} messages were looked at: "
+            f"only the newest {len(kept):,} of {len(matches.msg_ids):,} messages were examined: "
             "narrow --begin and --end for older ones"
         )
     fitting = [
@@ -324,7 +324,7 @@ class Archive(ABC):
         self._begin(0)
 
     @abstractmethod
-    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+    def find_messages(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield at least every trace message that may contain one of ``texts``, in any order."""
 
     def close(self) -> None:  # noqa: B027 - not every archive holds a connection

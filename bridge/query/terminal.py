@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from bridge.page.wording import ABSENT, plural, visible
 from bridge.query import details
-from bridge.query.findings import describe_bad, findings, in_one_sentence
+from bridge.query.findings import describe_bad, findings, summarise
 from bridge.query.search import ALWAYS, rows_of
 from bridge.query.timeline import OUTCOME_TONES, Tone
 from otel_mqtrace._terminal import open_console, print_table
@@ -85,10 +85,10 @@ def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
     """Return what the message is, how it went, and what is noteworthy."""
     head = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
-        Text("   ".join(f"{name} {visible(value)}" for name, value in details.about(story))),
+        Text("   ".join(f"{name} {visible(value)}" for name, value in details.describe_message(story))),
         *([Text(f"{details.TRACE_ID} {trace_id}")] if (trace_id := details.trace_of(story)) else []),
         *([Text(link)] if (link := details.link_of(answer, story)) else []),
-        Text(in_one_sentence(story), style="bold"),
+        Text(summarise(story), style="bold"),
     ]
     for finding in findings(story):
         mark, style = ("!", "yellow") if finding.problem else ("·", "")

@@ -201,11 +201,11 @@ def _pairs(halves: Sequence[Sighting], *, joined: bool) -> list[tuple[Sighting |
 
 
 def _can_be_one_call(before: Sighting, after: Sighting) -> bool:
-    return len(_different(half.trace_ctx.group_name for half in (before, after))) <= 1
+    return len(_list_distinct(half.trace_ctx.group_name for half in (before, after))) <= 1
 
 
 def _first(texts: Iterable[str | None]) -> str | None:
-    return next(iter(_different(texts)), None)
+    return next(iter(_list_distinct(texts)), None)
 
 
 def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
@@ -259,9 +259,9 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
     held = {place.rank[:-1] for sighting in in_order for place in sighting.places}
     return MessageTimeline(
         msg_id=msg_id,
-        topics=_different(sighting.bean.topic for sighting in in_order),
-        tags=_different(sighting.bean.tags for sighting in in_order),
-        keys=_different(
+        topics=_list_distinct(sighting.bean.topic for sighting in in_order),
+        tags=_list_distinct(sighting.bean.tags for sighting in in_order),
+        keys=_list_distinct(
             key for sighting in in_order for key in (text_or_none(sighting.bean.keys) or "").split(KEY_SEPARATOR)
         ),
         sends=tuple(map(_send, of_type[TraceType.PUB])),
@@ -317,7 +317,7 @@ def _texts(sighting: Sighting, *of_bean: str) -> dict[str, Any]:
     }
 
 
-def _different(texts: Iterable[str | None]) -> tuple[str, ...]:
+def _list_distinct(texts: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in map(text_or_none, texts) if text is not None))
 
 

@@ -9,7 +9,6 @@ from bridge.storage.paths import (
     InaccessibleInputError,
     StorePath,
     as_path,
-    committed,
     list_files,
     make_directory,
     naming_damage,
@@ -20,8 +19,9 @@ from bridge.storage.paths import (
     remove_tree,
     replace_tree,
     sorted_glob,
+    write_atomically,
 )
-from bridge.storage.stores import SCHEMES, can_use_hadoop, current_settings, javas, open_store, use_settings
+from bridge.storage.stores import SCHEMES, can_use_hadoop, current_settings, find_javas, open_store, use_settings
 
 __all__ = [
     "LOCK_FILE",
@@ -34,10 +34,9 @@ __all__ = [
     "StorePath",
     "as_path",
     "can_use_hadoop",
-    "committed",
     "current_settings",
+    "find_javas",
     "hold",
-    "javas",
     "list_files",
     "make_directory",
     "naming_damage",
@@ -50,4 +49,5 @@ __all__ = [
     "replace_tree",
     "sorted_glob",
     "use_settings",
+    "write_atomically",
 ]

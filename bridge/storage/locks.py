@@ -48,7 +48,7 @@ def hold(directory: AnyPath, *, name: str) -> Iterator[Callable[[], None]]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot create {name} {directory}: {error.strerror}; choose another directory") from error
-    with _locked(directory, name) if isinstance(directory, Path) else _announced(directory, name) as check:
+    with _lock(directory, name) if isinstance(directory, Path) else _announce(directory, name) as check:
         try:
             yield check
         finally:
@@ -58,7 +58,7 @@ def hold(directory: AnyPath, *, name: str) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _locked(directory: Path, name: str) -> Iterator[Callable[[], None]]:
+def _lock(directory: Path, name: str) -> Iterator[Callable[[], None]]:
     try:
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
@@ -70,7 +70,7 @@ def _locked(directory: Path, name: str) -> Iterator[Callable[[], None]]:
         except BlockingIOError as error:
             raise _in_use(directory, name) from error
         except OSError:  # a file system without locks
-            with _announced(directory, name) as check:
+            with _announce(directory, name) as check:
                 yield check
             return
         if not os.fstat(handle).st_nlink:  # its last holder removed it meanwhile
@@ -81,7 +81,7 @@ def _locked(directory: Path, name: str) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _announced(directory: AnyPath, name: str) -> Iterator[Callable[[], None]]:
+def _announce(directory: AnyPath, name: str) -> Iterator[Callable[[], None]]:
     mine = directory / f"{LOCK_FILE}{secrets.token_hex(4)}"
     since = datetime.fromtimestamp(SystemClock().wall_ns() / 1e9, timezone.utc)
     owner = {"machine": _machine(), "host": socket.gethostname(), "pid": os.getpid(), "since": f"{since:%FT%TZ}"}

@@ -292,7 +292,7 @@ def as_path(place: str | AnyPath) -> AnyPath:
 
 
 @contextmanager
-def committed(target: str | AnyPath) -> Iterator[str]:
+def write_atomically(target: str | AnyPath) -> Iterator[str]:
     """Give a path on this machine to write to; what is there becomes ``target`` when the block ends without an error.
 
     A task that is run again, or twice at once, replaces its own file: what stands there is its work once. A store gets

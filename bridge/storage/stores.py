@@ -118,7 +118,7 @@ def open_store(scheme: str, authority: str) -> Store:
     return _azure(pafs, authority, settings)
 
 
-def javas(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def find_javas(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Yield where Java may be, best first, each with its source: ``JAVA_HOME``, the path, the ``jre`` extra."""
     if env.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(env["JAVA_HOME"]) / "bin" / "java"
@@ -135,7 +135,7 @@ def can_use_hadoop() -> bool:
         from bridge.storage.hadoop import has_hadoop  # noqa: PLC0415  (needs pyarrow)
     except ImportError:
         return False
-    return has_hadoop() and any(javas(os.environ))
+    return has_hadoop() and any(find_javas(os.environ))
 
 
 def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
@@ -147,7 +147,7 @@ def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
     known = ", ".join(f"{name}://" for name in SCHEMES if name not in _HDFS or scheme not in _HDFS)
     if scheme in _WEB:
         raise UsageError(f"{scheme}:// is not a file system: give a path, file://, {known}")
-    _, java = next(javas(os.environ), (None, None))
+    _, java = next(find_javas(os.environ), (None, None))
     if java is None or not has_hadoop():
         obstacle = "Java was not found" if has_hadoop() else "pyspark is not installed"
         wanted = f"{scheme}:// with Kerberos" if scheme in _HDFS else f"{scheme}://"

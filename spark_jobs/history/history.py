@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
-from bridge.storage import committed, hold, list_files, make_directory, read_row_groups, remove_tree
+from bridge.storage import hold, list_files, make_directory, read_row_groups, remove_tree, write_atomically
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.report.headline import matched
@@ -132,7 +132,7 @@ class History:
         if len(before) != len(self.runs):  # this run paused, and lost its place
             raise UsageError(f"--history {self.directory} was used by another run meanwhile: run one at a time")
         kept = before if len(before) < _MOST_RUNS else before[-_KEPT_RUNS:]
-        with committed(path) as unready, Path(unready).open("w", encoding="utf-8") as file:
+        with write_atomically(path) as unready, Path(unready).open("w", encoding="utf-8") as file:
             file.writelines([*kept, line])
             file.flush()
             os.fsync(file.fileno())
@@ -161,7 +161,7 @@ def read_groups(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
 
 def write_rows(rows: pa.Table, path: str) -> None:
     """Write rows as the parquet file ``path``, whole or not at all; a file that is there is replaced."""
-    with committed(path) as unready:
+    with write_atomically(path) as unready:
         parquet.write_table(rows, unready, compression="zstd", row_group_size=_GROUP_ROWS)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from bridge.storage import as_path, committed, list_files, open_parquet
+from bridge.storage import as_path, list_files, open_parquet, write_atomically
 from otel_mqtrace._program import delay_interrupt
 from spark_jobs.columns import take_groups
 from spark_jobs.exchange.packing import (
@@ -208,7 +208,7 @@ def _write_again(plan: BucketPlan, closed: pa.Table | None, path: str, reasons: 
         verdicts = verdicts.set_column(verdicts.column_names.index(column), column, found[column])
     verdicts = assign_lifecycle(verdicts, plan.runs, closed)
     name = f"{_EXPLAINED}{as_path(path).name}"
-    with committed(str(as_path(plan.settled) / name)) as unready:
+    with write_atomically(str(as_path(plan.settled) / name)) as unready:
         parquet.write_table(verdicts, unready, compression="zstd", write_statistics=False)
     candidates = as_path(path).with_name(f"{CANDIDATES}{as_path(path).name}")
     if plan.history.events is not None and candidates.exists():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from bridge.storage import committed, list_files, open_parquet, read_row_groups, remove_tree
+from bridge.storage import list_files, open_parquet, read_row_groups, remove_tree, write_atomically
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.reading import EventSide, join_groups, open_rows
 from spark_jobs.judging.facts import Survey, survey
@@ -179,7 +179,7 @@ class Ingested:
     def _write(self, listed: Mapping[str, Batch], *, without: Sequence[str] = ()) -> None:
         """Replace the list, flushed to disk, and remove the batches that are not in it any more."""
         left = {name: batch for name, batch in sorted(listed.items()) if name not in without}
-        with committed(self.directory / _LIST) as unready, Path(unready).open("w", encoding="utf-8") as file:
+        with write_atomically(self.directory / _LIST) as unready, Path(unready).open("w", encoding="utf-8") as file:
             file.write(json.dumps({name: self._to_plain(batch) for name, batch in left.items()}, ensure_ascii=False))
             file.flush()
             os.fsync(file.fileno())

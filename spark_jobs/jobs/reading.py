@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from bridge.otlp.detect import Side
-from bridge.storage import committed, make_directory, remove_tree
+from bridge.storage import make_directory, remove_tree, write_atomically
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
@@ -100,7 +100,7 @@ def open_rows(path: str) -> Iterator[Callable[[pa.Table], None]]:
         def write(rows: pa.Table) -> None:
             nonlocal writer
             if writer is None and len(rows):
-                unready = stack.enter_context(committed(path))
+                unready = stack.enter_context(write_atomically(path))
                 repeated: Any = _find_repeated(rows.schema)
                 writer = stack.enter_context(
                     parquet.ParquetWriter(

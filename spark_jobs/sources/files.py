@@ -16,7 +16,7 @@ from bridge.otlp.detect import (
     Layout,
     LineTooLongError,
     Side,
-    detect,
+    detect_layout,
 )
 from bridge.storage import DamagedInputError, InaccessibleInputError, StorePath
 from otel_mqtrace._errors import UnreadableInputError, UsageError
@@ -130,7 +130,7 @@ def _detect(path: AnyPath) -> Layout | UnreadableInputError:
         with suppress(OSError):  # reported by the call below
             status = path.stat()
             return _detect_version(path, status.st_size, status.st_mtime_ns)
-        return detect(path)
+        return detect_layout(path)
     except UnreadableInputError as error:
         return error
 
@@ -138,7 +138,7 @@ def _detect(path: AnyPath) -> Layout | UnreadableInputError:
 @lru_cache(maxsize=1 << 16)
 def _detect_version(path: AnyPath, _size: int, _mtime_ns: int) -> Layout:
     """Detect a file once: a stream looks at it for each side, and to detect one takes 2 ms."""
-    return detect(path)
+    return detect_layout(path)
 
 
 def _expand(src: str) -> tuple[list[AnyPath], bool]:

@@ -44,10 +44,10 @@ def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
     Raises:
         UnreadableInputError: a column means something else.
     """
-    return plan_files(files, torn_bytes, parallelism=parallelism, split=_split)
+    return plan_files(files, count_torn_bytes, parallelism=parallelism, split=_split)
 
 
-def torn_bytes(line: bytes) -> int:
+def count_torn_bytes(line: bytes) -> int:
     """Return how many bytes at the end of a last line, without its newline, are no JSON object."""
     by_byte = line.removeprefix(codecs.BOM_UTF8).decode("latin-1")  # a character each, also of a torn one
     *_, (value, text) = read_objects(by_byte.encode())

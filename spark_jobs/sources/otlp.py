@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_messages, torn_bytes
+from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, count_torn_bytes, read_messages, split_line
 from bridge.otlp.detect import Layout
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_json, parse_message, spans_of
 from bridge.storage import as_path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def plan_spans(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
     """Return what each task reads of OTLP files; only the ends of files are read."""
-    return plan_files(files, partial(torn_bytes, parse=parse_json), parallelism=parallelism)
+    return plan_files(files, partial(count_torn_bytes, parse=parse_json), parallelism=parallelism)
 
 
 _MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it
@@ -95,7 +95,7 @@ def line_items(line: Line, parse: Parse = parse_json) -> Iterator[Item]:
     """Yield what stands in one line of a file."""
     content = parse(line.text)
     if content is None:
-        yield from joined(1, line.text, parse)
+        yield from split_line(1, line.text, parse)
     else:
         yield Message(1, content, line.text)
 

@@ -75,19 +75,19 @@ def split_file(file: SourceFile, torn: int = 0) -> list[Split]:
 
 def plan_files(
     files: Sequence[SourceFile],
-    torn_bytes: Callable[[bytes], int],
+    count_torn: Callable[[bytes], int],
     *,
     parallelism: int,
     split: Callable[[SourceFile, int], Iterable[Split]] = split_file,
 ) -> FilePlan:
     """Return what each task reads of ``files``; of these only the ends are read.
 
-    ``torn_bytes``: how many bytes at the end of a file's last line, which has no newline, are not to be read. ``split``
+    ``count_torn``: how many bytes at the end of a file's last line, which has no newline, are not to be read. ``split``
     cuts one file, without so many bytes at its end. ``parallelism`` tasks run at once.
     """
     full = [file for file in files if file.layout is not Layout.EMPTY]
     tails = {file.path: last_line(file) for file in full if file.layout in _OF_LINES}
-    torn = {path: count for path, tail in tails.items() if tail.strip() and (count := torn_bytes(tail))}
+    torn = {path: count for path, tail in tails.items() if tail.strip() and (count := count_torn(tail))}
     splits = [one for file in full for one in split(file, torn.get(file.path, 0))]
     return FilePlan(group_splits(splits, parallelism), len(torn))
 

@@ -167,19 +167,19 @@ def test_ranges_read_ahead_are_those_of_the_file(ranges):
         assert file.read_at(length, offset) == _CONTENT[offset : offset + length]
 
 
-def test_file_is_committed_whole_or_not_at_all(tmp_path):
+def test_file_is_written_whole_or_not_at_all(tmp_path):
     target = tmp_path / "a.txt"
     target.write_text("old")
 
     def fail() -> None:
-        with storage.committed(target) as unready:
+        with storage.write_atomically(target) as unready:
             Path(unready).write_text("half")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     assert target.read_text() == "old"
-    with storage.committed(str(target)) as unready:
+    with storage.write_atomically(str(target)) as unready:
         Path(unready).write_text("new")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert target.read_text() == "new"

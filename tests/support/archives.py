@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from bridge.codec.files import Reading
-from bridge.query.evidence import Query, mentioned
+from bridge.codec.files import BodyDecoder
+from bridge.query.evidence import Query, may_mention
 from bridge.query.landing_archive import FilesArchive
 from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import Answer, Archive, Searched, search
@@ -30,10 +30,10 @@ class Shelf:
     def __init__(self, messages: Iterable[LandedMessage]) -> None:
         self.messages = list(messages)
 
-    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+    def find_messages(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that may mention ``texts``."""
         needles = [text.encode("utf-8", "replace") for text in texts]
-        return (message for message in self.messages if mentioned(message, needles))
+        return (message for message in self.messages if may_mention(message, needles))
 
     @property
     def searched(self) -> Searched:
@@ -118,7 +118,7 @@ LIFE = [
 def answer_of(
     messages: Iterable[LandedMessage], *msg_ids: str, key: str | None = None, limit: int = 64, **how: str
 ) -> Answer:
-    return search(Shelf(messages), Query(frozenset(msg_ids), key), Reading(**how), limit=limit)
+    return search(Shelf(messages), Query(frozenset(msg_ids), key), BodyDecoder(**how), limit=limit)
 
 
 def story_of(*contexts: TraceContext, msg_id: str = ID, **how: str) -> MessageTimeline:
@@ -133,10 +133,10 @@ def again(message: LandedMessage, *, offset: int) -> LandedMessage:
 
 def find_by_key(namesrv: str, topic: str, key: str) -> list[LandedMessage]:
     with closing(BrokerArchive(namesrv, [topic])) as archive:
-        return list(archive.mentioning([key]))
+        return list(archive.find_messages([key]))
 
 
 def search_once(archive: Archive, *msg_ids: str, key: str | None = None) -> Answer:
     """Search an archive of a broker, and close it."""
     with closing(archive):
-        return search(archive, Query(frozenset(msg_ids), key), Reading(), limit=100)
+        return search(archive, Query(frozenset(msg_ids), key), BodyDecoder(), limit=100)

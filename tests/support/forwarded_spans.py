@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from bridge.forwarder import span_fields
 from bridge.forwarder.otlp_requests import SCOPE
-from bridge.forwarder.pairing import Event, Origin, Place, Record
+from bridge.forwarder.pairing import Event, Origin, Position, Record
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
@@ -59,11 +59,11 @@ def _attributes(meaning: span_fields.OtlpSpanFields, rules: span_fields.SpanRule
     return {**attributes, **span_fields.rare_attributes(meaning.messages, meaning.half, meaning.failure)}
 
 
-_WHERE: Final = Place("trace", 0, 0)
+_WHERE: Final = Position("trace", 0, 0)
 
 
 def record_of(
-    trace_ctx: TraceContext, place: Place = _WHERE, arrival_ms: int = 0, *, messages: int = 1, record_index: int = 0
+    trace_ctx: TraceContext, place: Position = _WHERE, arrival_ms: int = 0, *, messages: int = 1, record_index: int = 0
 ) -> Record:
     bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
     fields_of_model = [getattr(bean if hasattr(bean, name) else trace_ctx, name) for name in MODEL_FIELDS]

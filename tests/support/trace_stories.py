@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bridge.forwarder.pairing import Event, Pairing, Place
+from bridge.forwarder.pairing import Event, Pairing, Position
 from otel_mqtrace import model
 from otel_mqtrace.wire.native import encode_context
 from tests.support.forwarded_spans import record_of
@@ -61,7 +61,7 @@ def events_of(bodies: Bodies) -> list[Event]:
     """Return the events of trace messages that arrive at once: a record without a time takes that of arrival."""
     pairing = Pairing()
     records = (
-        record_of(each, Place("trace", number % 3, number), START_MS + 900)
+        record_of(each, Position("trace", number % 3, number), START_MS + 900)
         for number, body in enumerate(bodies)
         for each in body
     )

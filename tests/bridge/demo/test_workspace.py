@@ -8,13 +8,13 @@ from typing import Final
 import pytest
 
 from bridge.demo import command
-from bridge.demo.run import claim, reconcile
+from bridge.demo.run import open_workspace, reconcile
 from otel_mqtrace._errors import MissingExtraError, UsageError
 
 
 @pytest.mark.parametrize("absent", ["confluent_kafka", "opentelemetry.exporter.otlp.json.file", "pyspark"])
 def test_one_extra_is_named_whatever_is_missing(monkeypatch, tmp_path, absent):
-    monkeypatch.setattr(command, "_present", lambda module: module != absent)
+    monkeypatch.setattr(command, "_is_installed", lambda module: module != absent)
     with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[all\]"):
         command.demo(out=str(tmp_path))
 
@@ -28,21 +28,21 @@ def test_store_is_refused(out, message):
 
 
 def test_directory_is_made_and_a_second_run_replaces_the_first(tmp_path):
-    with claim(tmp_path / "a" / "demo") as first:
+    with open_workspace(tmp_path / "a" / "demo") as first:
         assert first.landing.is_dir()
         first.otlp.write_text("old")
         (first.report / "verdicts").mkdir(parents=True)
-    with claim(tmp_path / "a" / "demo") as second:
+    with open_workspace(tmp_path / "a" / "demo") as second:
         assert not any(path.exists() for path in (second.otlp, second.report))
 
 
 def test_second_run_beside_the_first_is_refused_and_changes_nothing(tmp_path):
-    with claim(tmp_path / "demo") as first:
+    with open_workspace(tmp_path / "demo") as first:
         first.otlp.write_text("mine")
-        with pytest.raises(UsageError, match=r"--out .*demo is in use by another run"), claim(first.root):
+        with pytest.raises(UsageError, match=r"--out .*demo is in use by another run"), open_workspace(first.root):
             pass
         assert first.otlp.read_text() == "mine"
-    with claim(first.root):
+    with open_workspace(first.root):
         assert not first.otlp.exists()
 
 
@@ -51,10 +51,10 @@ def test_directory_with_foreign_files_is_refused(tmp_path, is_ours):
     root, name = tmp_path, "report"
     if is_ours:
         root, name = tmp_path / "demo", "notes.txt"
-        with claim(root):
+        with open_workspace(root):
             pass
     (root / name).write_text("mine")
-    with pytest.raises(UsageError, match="not the demo's"), claim(root):
+    with pytest.raises(UsageError, match="not the demo's"), open_workspace(root):
         pass
     assert (root / name).read_text() == "mine"
 
@@ -63,9 +63,9 @@ def test_link_is_removed_and_not_followed(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").write_text("mine")
-    with claim(tmp_path / "demo") as ours:
+    with open_workspace(tmp_path / "demo") as ours:
         ours.report.symlink_to(elsewhere, target_is_directory=True)
-    with claim(ours.root):
+    with open_workspace(ours.root):
         assert not ours.report.is_symlink()
     assert (elsewhere / "kept").exists()
 
@@ -74,7 +74,7 @@ def test_link_is_removed_and_not_followed(tmp_path):
 def test_path_that_is_or_leads_through_a_file_is_refused(tmp_path, path):
     (tmp_path / "file").write_text("")
     fix = r"^cannot create --out .*; choose another directory$"
-    with pytest.raises(UsageError, match=fix), claim(tmp_path / path):
+    with pytest.raises(UsageError, match=fix), open_workspace(tmp_path / path):
         pass
 
 
@@ -104,7 +104,7 @@ def test_interrupted_demo_waits_until_its_reconciliation_has_cleaned_up(monkeypa
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setattr(subprocess, "Popen", _Interrupted)
-    with claim(tmp_path / "demo") as place, pytest.raises(KeyboardInterrupt):
+    with open_workspace(tmp_path / "demo") as place, pytest.raises(KeyboardInterrupt):
         reconcile(place, grace_ms=0)
     assert [*place.report.iterdir()] == []
     assert capsys.readouterr().err == "mqtrace demo: interrupted: Spark is being ended, which may take some seconds\n"

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.forwarder.pairing import Pairing, Place
+from bridge.forwarder.pairing import Pairing, Position
 from otel_mqtrace.model import TraceType
 from tests.support.forwarded_spans import context_of, record_of
 from tests.support.trace_stories import START_MS, after, batched, before, events_of, lives
 
 
 def _record(trace_ctx, *, arrival_ms=START_MS, offset=0):
-    return record_of(trace_ctx, Place("trace", 0, offset), arrival_ms)
+    return record_of(trace_ctx, Position("trace", 0, offset), arrival_ms)
 
 
 @pytest.mark.parametrize("other", [after(request_id="R2"), after("M2"), after(request_id=None), before()])
@@ -22,7 +22,7 @@ def test_half_waits_for_the_other_half_of_its_own_call(other):
     pairing = Pairing()
     pairing.add([_record(before())])
     assert all(event.before is None for event in pairing.add([_record(other)]))
-    assert Place("trace", 0, 0) in pairing.uncommitted()
+    assert Position("trace", 0, 0) in pairing.uncommitted()
 
 
 def test_oldest_waiting_halves_are_released_beyond_the_limit():

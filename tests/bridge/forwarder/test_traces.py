@@ -12,12 +12,12 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from bridge.codec.files import Reading
+from bridge.codec.files import BodyDecoder
 from bridge.codec.framing import read_landed, unreadable
 from bridge.forwarder.files_source import FilesTraceSource, SpanFilesSource
-from bridge.forwarder.pairing import Pairing, Place
+from bridge.forwarder.pairing import Pairing, Position
 from bridge.forwarder.resume_file import ResumeFile
-from bridge.forwarder.service import METRICS, Measures, forward_once
+from bridge.forwarder.service import METRICS, ForwardMetrics, forward_once
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandedMessage, LandingWriter
@@ -146,7 +146,7 @@ def test_what_was_committed_before_a_failure_is_counted(receiver, delivery, tmp_
     receiver.rejects = 1
     receiver.on_request = lambda number, _: setattr(receiver, "status", 200 if number == 1 else 400)
     log, spans = _Log(body_of(pub()), body_of(pub("M2"))), SpanForwarding(delivery)
-    measures = Measures(spans)
+    measures = ForwardMetrics(spans)
     with pytest.raises(PeerError):
         forward_once(log, LandingWriter(tmp_path, max_part_bytes=1), spans=spans, on_commit=measures.add)
     assert (log.committed, measures.rejected) == ({0: 1}, 1)
@@ -172,7 +172,7 @@ def test_settled_message_is_neither_landed_nor_delivered_again(receiver, deliver
 
 def test_gbk_body_of_another_map_is_read_with_its_options(receiver, delivery):
     body = body_of(pub(keys="订单"), dialect="5.0.0").decode().encode("gbk")
-    forward_once(_Log(body), spans=SpanForwarding(delivery, reading=Reading(msg_type_map="b", charset="gbk")))
+    forward_once(_Log(body), spans=SpanForwarding(delivery, decoder=BodyDecoder(msg_type_map="b", charset="gbk")))
     ((_, span),) = next(iter(receiver.contents().values()))
     assert "订单".encode() in span
 
@@ -180,7 +180,7 @@ def test_gbk_body_of_another_map_is_read_with_its_options(receiver, delivery):
 def test_forwarder_publishes_its_measures(delivery):
     reader = InMemoryMetricReader()
     spans = SpanForwarding(delivery, clock=ManualClock())
-    measures = Measures(spans, meter=MeterProvider([reader]).get_meter("test"))
+    measures = ForwardMetrics(spans, meter=MeterProvider([reader]).get_meter("test"))
     for log in (_Log(body_of(pub()), body_of(before())), _Log(body_of(pub("M2")) + b"?\x02", b"")):
         measures.add(forward_once(log, spans=spans))
     (resource,) = reader.get_metrics_data().resource_metrics
@@ -364,7 +364,7 @@ def _read(memory, *offsets, partition=0):
 
 def _waiting(*places):
     return [
-        record_of(before(), Place("trace", partition, offset), 1_000 + offset, record_index=index)
+        record_of(before(), Position("trace", partition, offset), 1_000 + offset, record_index=index)
         for partition, offset, index in places
     ]
 
@@ -432,7 +432,7 @@ def test_restart_during_a_restart_begins_where_the_first_did(file):
     for offset, left in enumerate([[0], []]):
         assert _read(second, offset) == [left]
         second.remember([])
-        assert second.unsettled() == {Place("trace", 0, 0)}
+        assert second.unsettled() == {Position("trace", 0, 0)}
     third = ResumeFile(file)
     assert _read(third, 0, 1, 2, 3) == [[], [], [0], []]
     third.remember([])

@@ -11,7 +11,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from bridge.forwarder.otlp_requests import requests_of
-from bridge.forwarder.pairing import Event, Half, Origin, Pairing, Place
+from bridge.forwarder.pairing import Event, Half, Origin, Pairing, Position
 from bridge.forwarder.span_delivery import OtlpDelivery
 from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace._errors import UsageError
@@ -25,7 +25,7 @@ from tests.support.otlp_receiver import GrpcReceiver
 from tests.support.strategies import fields_of, sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
-ORIGIN = Origin(Place("trace", 0, 0), START_MS, START_MS, START_MS)
+ORIGIN = Origin(Position("trace", 0, 0), START_MS, START_MS, START_MS)
 
 texts = st.sampled_from(
     ["", "null", "dKey", "a", "k1 k2", " ", "订单", "\ud800", "x\udfff y", "k" * 300, "\x00"]

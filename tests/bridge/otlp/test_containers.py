@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from bridge.otlp import containers
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
-from bridge.otlp.detect import Layout, Side, detect
+from bridge.otlp.detect import Layout, Side, detect_layout
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.otlp.values import attribute_text
 from otel_mqtrace._errors import UnreadableInputError, UsageError
@@ -33,7 +33,7 @@ DUAL = OTLP.parent / "dual"
 
 
 def read(path, layout=None):
-    items = list(read_messages(path, layout or detect(path), parse=parse_message))
+    items = list(read_messages(path, layout or detect_layout(path), parse=parse_message))
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
     return spans, [item for item in items if isinstance(item, Bad)], [item for item in items if isinstance(item, Tail)]
 
@@ -80,7 +80,7 @@ def test_last_line_is_read_up_to_its_last_whole_object(pack, last, found, writte
     one = json.dumps(request(SPAN))
     path = written(pack(f"{one}\n{last.format(one=one, torn=one[:60])}".encode()))
     assert tuple(map(len, read(path))) == found
-    plan, counts = plan_spans([SourceFile(path, detect(path))], parallelism=1), InputCounts()
+    plan, counts = plan_spans([SourceFile(path, detect_layout(path))], parallelism=1), InputCounts()
     rows = [row["bad"] is None for batch in split_batches(plan.tasks[0], counts) for row in batch.to_pylist()]
     assert (rows.count(True), rows.count(False), plan.truncated_tails + counts.tails) == found
 
@@ -88,7 +88,7 @@ def test_last_line_is_read_up_to_its_last_whole_object(pack, last, found, writte
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS.items())
 def test_layout_is_detected_and_holds_the_spans_that_were_sent(name, layout):
     path = OTLP / name
-    assert detect(path) is layout
+    assert detect_layout(path) is layout
     spans, bad, tails = read(path)
     written = json.loads((OTLP / "layouts" / "truth.json").read_text(encoding="utf-8"))
     truth = {(one["trace_id"], one["span_id"]): one for one in written}
@@ -226,7 +226,7 @@ def test_frame_of_more_than_16_mib_is_a_frame(tmp_path):
     message.resource_spans.add().scope_spans.add().spans.add(name="x" * (16 << 20))
     content = message.SerializeToString()
     path.write_bytes(struct.pack(">I", len(content)) + content)
-    assert (detect(path), len(read(path)[0])) == (Layout.PROTO_FRAMED, 1)
+    assert (detect_layout(path), len(read(path)[0])) == (Layout.PROTO_FRAMED, 1)
 
 
 DEEP = {"stringValue": "x"}
@@ -296,14 +296,14 @@ def test_spans_in_zstd_that_name_body_base64_are_no_native_file(written, layout)
     spans = struct.pack(">I", len(data)) + data
     if layout is Layout.JSON_LINES_ZSTD:
         spans = MessageToJson(message).encode()
-    assert detect(written(zstandard.compress(spans))) is layout
+    assert detect_layout(written(zstandard.compress(spans))) is layout
 
 
 @pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP])
 def test_endless_nesting_is_bad(written, layout):
     path = written(b"[" * 10_000 + b"\n")
     with pytest.raises(UnreadableInputError):
-        detect(path)
+        detect_layout(path)
     spans, bad, tails = read(path, layout)
     assert (spans, len(bad) + len(tails)) == ([], 1)
 
@@ -333,7 +333,7 @@ def test_json_on_one_line_is_lines_only_when_the_line_itself_is_a_message(writte
     for text, expected in cases.items():
         path = written(text + "\n")
         spans, bad, _ = read(path)
-        assert (detect(path), len(spans), len(bad)) == expected
+        assert (detect_layout(path), len(spans), len(bad)) == expected
 
 
 def test_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
@@ -355,7 +355,7 @@ def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(written):
     messages = list(read_messages(path, Layout.JSON_ZSTD_FRAMED, parse=parse_message))
     assert [type(item) for item in messages] == [Message, Bad, Bad, Message]
     assert [item.sample for item in messages[1:3]] == [b'{"resourceSpans": [ bad', b"nothing"]
-    assert detect(path) is Layout.JSON_ZSTD_FRAMED
+    assert detect_layout(path) is Layout.JSON_ZSTD_FRAMED
 
 
 @pytest.mark.parametrize(("packed_bytes", "damage", "whole"), [(None, b"garbage after", 100), (12, b"\xff" * 40, 0)])
@@ -363,7 +363,7 @@ def test_text_before_damaged_zstd_is_read(written, packed_bytes, damage, whole):
     path = written(zstandard.compress(b'{"resourceSpans": []}\n' * 100)[:packed_bytes] + damage)
     messages = list(read_messages(path, Layout.JSON_LINES_ZSTD, parse=parse_message))
     assert [type(item) for item in messages] == [Message] * whole + [Bad]
-    assert detect(path).side is Side.OTLP
+    assert detect_layout(path).side is Side.OTLP
 
 
 @pytest.mark.parametrize("name", ["layouts/traces.jsonl", "kafka/otlp_spans_json.kafka-json.jsonl"])

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bridge.forwarder.otlp_requests import requests_of
-from bridge.forwarder.pairing import Origin, Pairing, Place
+from bridge.forwarder.pairing import Origin, Pairing, Position
 from bridge.forwarder.span_fields import SpanRules
 from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.contexts import contexts_of
-from bridge.otlp.detect import detect
+from bridge.otlp.detect import detect_layout
 from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace import semconv
@@ -47,7 +47,7 @@ def _identity(context):
 def test_recorded_record_is_read_back_from_its_span(stem):
     pairing, records, rows = Pairing(), [], []
     for number, body in enumerate(recorded(stem)):
-        origin = Origin(Place("trace", 0, number), *[1_795_262_400_000] * 3)
+        origin = Origin(Position("trace", 0, number), *[1_795_262_400_000] * 3)
         rows += decode_rows(body.body, origin, msg_type_map=body.msg_type_map)[0]
         contexts = decode_body(body.body, msg_type_map=body.msg_type_map).contexts
         records += [each for context in contexts for each in explode(context)]
@@ -67,7 +67,7 @@ def test_recorded_record_is_read_back_from_its_span(stem):
 @pytest.mark.parametrize("name", ["app-4.9.8-dup", "scenarios-5.3.3-old"])
 def test_java_agent_spans_have_the_same_fields_as_in_the_reconciliation(name, tmp_path):
     path = DUAL / name / "otlp.jsonl"
-    items = read_messages(path, detect(path), parse=parse_message)
+    items = read_messages(path, detect_layout(path), parse=parse_message)
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
     pairs = [(context, span) for span in spans for context in contexts_of(span).contexts]
     ours = [_event(*pair) for pair in pairs if pair[0].trace_type is not TraceType.SUB_BEFORE]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import confluent_kafka
 import pytest
 
-from bridge.query.findings import findings, in_one_sentence
+from bridge.query.findings import findings, summarise
 from bridge.query.kafka_archive import TopicArchive
 from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import ArrivalRange
@@ -42,7 +42,7 @@ def _search(cluster, *msg_ids, topics=("T",), **options):
 def test_records_are_found_on_every_broker(cluster, scan):
     """By the index and by a scan alike; the places tell the queues of two brokers apart."""
     (story,) = _search(cluster, reads_all=scan).stories
-    assert (in_one_sentence(story), findings(story)) == ("Sent once; consumed by 1 group.", ())
+    assert (summarise(story), findings(story)) == ("Sent once; consumed by 1 group.", ())
     attempt = story.groups[0].attempts[0]
     places = {(place.source, place.partition) for half in attempt.evidence for place in half.places}
     assert len(places) == 2
@@ -99,7 +99,7 @@ def test_scan_finds_all_messages_of_its_first_and_last_millisecond(begin_ms, end
             cluster.brokers[0].put(b"M", store_ms=T0 + stored_ms)
         arrivals = ArrivalRange(*(None if each is None else T0 + each for each in (begin_ms, end_ms)))
         with closing(BrokerArchive(cluster.namesrv, ["T"], arrivals=arrivals, reads_all=True)) as archive:
-            assert len(list(archive.mentioning(["M"]))) == found
+            assert len(list(archive.find_messages(["M"]))) == found
 
 
 def test_index_finds_a_message_of_the_range_that_begins_within_its_second(cluster):

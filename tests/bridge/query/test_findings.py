@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.query.details import details_of, timeline_json
-from bridge.query.findings import FINDING_CODES, findings, in_one_sentence
+from bridge.query.findings import FINDING_CODES, findings, summarise
 from bridge.query.timeline import events
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import decode_body, explode
@@ -82,7 +82,7 @@ CASES = {
 @pytest.mark.parametrize(("contexts", "codes", "sentence"), CASES.values(), ids=CASES)
 def test_story_is_one_sentence_with_findings(contexts, codes, sentence):
     story = story_of(*contexts)
-    assert ([finding.code for finding in findings(story)], in_one_sentence(story)) == (codes, sentence)
+    assert ([finding.code for finding in findings(story)], summarise(story)) == (codes, sentence)
 
 
 def test_every_code_has_a_case():
@@ -141,7 +141,7 @@ GOLDEN = [
 @pytest.mark.parametrize(("file", "key", "sentence", "codes"), GOLDEN)
 def test_recorded_message_has_its_story(file, key, sentence, codes):
     (story,) = answer_of(recorded_messages(file), key=key).stories
-    assert (in_one_sentence(story), [finding.code for finding in findings(story)]) == (sentence, codes)
+    assert (summarise(story), [finding.code for finding in findings(story)]) == (sentence, codes)
 
 
 def test_checks_of_a_transaction_are_shown_in_order():

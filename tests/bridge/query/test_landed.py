@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.codec.files import Reading
+from bridge.codec.files import BodyDecoder
 from bridge.query.evidence import Query
 from bridge.query.landing_archive import FilesArchive
 from bridge.query.search import ArrivalRange, search
@@ -30,13 +30,13 @@ def part(tmp_path):
 
 
 def _bodies(archive, text=ID):
-    return sorted(message.body for message in archive.mentioning([text]))
+    return sorted(message.body for message in archive.find_messages([text]))
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_every_message_is_found_as_it_was_landed(tmp_path, suffix):
     land(tmp_path, MESSAGES, suffix=suffix)
-    messages = sorted(FilesArchive([tmp_path]).mentioning([ID]), key=lambda message: message.offset)
+    messages = sorted(FilesArchive([tmp_path]).find_messages([ID]), key=lambda message: message.offset)
     assert messages == sorted(MESSAGES, key=lambda message: message.offset)
 
 
@@ -106,7 +106,7 @@ def test_part_finished_during_the_search_is_read(tmp_path):
     writers = [LandingWriter(tmp_path) for _ in range(2)]
     for writer, message in zip(writers, MESSAGES, strict=False):
         writer.write([message])
-    messages = FilesArchive([tmp_path]).mentioning([ID])
+    messages = FilesArchive([tmp_path]).find_messages([ID])
     first = next(messages)
     for writer in writers:
         writer.finish()
@@ -115,7 +115,7 @@ def test_part_finished_during_the_search_is_read(tmp_path):
 
 def test_part_seen_growing_and_finished_is_one_record_seen_twice(tmp_path, part):
     part.with_name(f".{part.name}.inprogress").write_bytes(part.read_bytes())
-    (story,) = search(FilesArchive([tmp_path]), Query(frozenset({ID})), Reading(), limit=1).stories
+    (story,) = search(FilesArchive([tmp_path]), Query(frozenset({ID})), BodyDecoder(), limit=1).stories
     assert (story.records, story.repeats, len(story.sends[0].evidence[0].places)) == (1, 1, 1)
 
 
@@ -123,7 +123,7 @@ def test_part_seen_growing_and_finished_is_one_record_seen_twice(tmp_path, part)
 def test_key_is_found_in_the_charset_of_the_bodies(tmp_path, charset):
     (message,) = landed(pub(keys="订单-1"))
     land(tmp_path, [replace(message, keys=None, body=message.body.decode().encode(charset))])
-    (story,) = search(FilesArchive([tmp_path]), Query(key="订单-1"), Reading(charset=charset), limit=1).stories
+    (story,) = search(FilesArchive([tmp_path]), Query(key="订单-1"), BodyDecoder(charset=charset), limit=1).stories
     assert story.keys == ("订单-1",)
 
 
@@ -159,7 +159,7 @@ def test_field_of_another_type_is_absent_and_the_body_is_searched(part, given, e
     path = part.parent / "part"
     path.write_text(json.dumps(line) + "\n", encoding="utf-8")
     archive = FilesArchive([path])
-    (found,) = archive.mentioning([ID])
+    (found,) = archive.find_messages([ID])
     assert (found.source, found.offset, found.arrival_ms) == expected
     assert (found.body, found.partition, found.keys) == (message.body, None, None)
     assert not archive.searched.remarks

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.addresses import parse_instant_ms
-from bridge.codec.files import Reading
+from bridge.codec.files import BodyDecoder
 from bridge.query import search as searching
 from bridge.query.evidence import OutcomeFilter, Query, parse_query
 from bridge.query.search import ALWAYS, ArrivalRange, arrival_range, rows_of
@@ -48,7 +48,7 @@ FOUND = {
 
 def _search(options, **how):
     options = {"msg_id": None, **options}
-    return searching.search(SHELF, parse_query(**options), Reading(), **{"limit": 64, **how})
+    return searching.search(SHELF, parse_query(**options), BodyDecoder(), **{"limit": 64, **how})
 
 
 @pytest.mark.parametrize(("options", "msg_ids"), FOUND.values(), ids=FOUND)
@@ -60,7 +60,7 @@ def test_search_returns_messages_that_meet_all_criteria(options, msg_ids):
 
 def test_search_by_topic_returns_the_whole_story():
     """Ends name no topic in the trace, and other groups' records are part of the message."""
-    by_id = searching.search(SHELF, Query(frozenset({"A1"})), Reading(), limit=1).stories
+    by_id = searching.search(SHELF, Query(frozenset({"A1"})), BodyDecoder(), limit=1).stories
     assert _search({"group": "stock"}).stories == by_id
 
 
@@ -81,7 +81,7 @@ def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():
     shelf = Shelf(landed(*ended))
     for options in ({}, {"topic": "orders"}, {"outcome": OutcomeFilter.UNKNOWN}):
         query = parse_query(None, group="shop", **options)
-        (story,) = searching.search(shelf, query, Reading(), limit=1).stories
+        (story,) = searching.search(shelf, query, BodyDecoder(), limit=1).stories
         (row,) = rows_of(story, query)
         assert (row.role, row.group, row.time_ms, row.outcome.value, row.attempts) == (
             "producer",
@@ -95,7 +95,7 @@ def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():
 def test_delivery_without_a_topic_is_of_the_topic_that_its_message_was_first_sent_to():
     sends = pub(msg_id="A1"), pub(T0 + 50, msg_id="A1", topic="orders.billing.retry.1")
     shelf = Shelf(landed(*sends, *consume("R1", T0 + 60, msg_id="A1", group="stock")))
-    (story,) = searching.search(shelf, Query(), Reading(), limit=1).stories
+    (story,) = searching.search(shelf, Query(), BodyDecoder(), limit=1).stories
     assert [row.topic for row in rows_of(story, Query()) if row.group == "stock"] == ["orders"]
 
 
@@ -113,10 +113,10 @@ def test_bad_record_names_the_ids_and_keys_in_it(text, named, damage, why):
     shelf = Shelf([replace(message, body=damage(message.body))])
     query, what = (parse_query(None, text), "text") if "order" in text else (parse_query(text), "id")
     remark = f"1 bad record has that {what}, which mqtrace decode shows: {why}"
-    assert searching.search(shelf, query, Reading(), limit=1).searched.remarks == (remark,) * named
-    (remark,) = searching.search(shelf, Query(topic="orders"), Reading(), limit=1).searched.remarks
+    assert searching.search(shelf, query, BodyDecoder(), limit=1).searched.remarks == (remark,) * named
+    (remark,) = searching.search(shelf, Query(topic="orders"), BodyDecoder(), limit=1).searched.remarks
     assert remark.startswith("1 bad record of the trace messages that contain the text cannot be searched; ")
-    (remark,) = searching.search(shelf, Query(), Reading(), limit=1).searched.remarks
+    (remark,) = searching.search(shelf, Query(), BodyDecoder(), limit=1).searched.remarks
     assert remark.startswith("1 bad record cannot be searched; ")
 
 
@@ -124,7 +124,7 @@ def test_more_messages_than_are_examined_are_a_remark(monkeypatch):
     monkeypatch.setattr(searching, "MOST_EXAMINED", 2)
     answer = _search({"outcome": OutcomeFilter.FAILED})
     assert [story.msg_id for story in answer.stories] == ["A2"]
-    assert answer.searched.remarks[0].startswith("only the newest 2 of 3 messages were looked at")
+    assert answer.searched.remarks[0].startswith("only the newest 2 of 3 messages were examined")
 
 
 # -- the range of arrivals --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import rocketmq
 from opentelemetry.sdk.trace import TracerProvider
 
 from bridge.forwarder.run import ForwardOptions, run
-from bridge.query.findings import in_one_sentence
+from bridge.query.findings import summarise
 from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import ArrivalRange
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
@@ -132,7 +132,7 @@ def found(rocketmq_server, begin_ms):
 
 
 def test_query_by_the_index_finds_what_mqadmin_finds(found):
-    assert [in_one_sentence(story) for story in found()] == ["Sent once; consumed by 2 groups."]
+    assert [summarise(story) for story in found()] == ["Sent once; consumed by 2 groups."]
 
 
 def test_query_by_a_scan_finds_a_message_in_its_time_range(found, begin_ms):
