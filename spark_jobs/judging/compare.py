@@ -267,14 +267,14 @@ class _Comparison:
         tolerance_ms = self._plan.tolerance_ms[name]
         near = is_near(one, other, tolerance_ms)
         size = self._batch_size.take(rows)
-        rounded_ms = size.values + tolerance_ms
         if name == "cost_ms":  # a listener's cost is divided by its batch, rounded down; a duration may be the whole
-            near |= is_near(one * size, other, rounded_ms)
+            near |= is_near(one * size, other, size.values + tolerance_ms)
         else:  # computed from such a cost where no record has it; the forwarder takes the cost of one message
             at, cost = (NullableInts.of(self._sides.native(each)).take(rows) for each in (_OTHER_END[name], "cost_ms"))
             computed = at - cost if name == "start_ms" else at + cost
             is_ours = is_equal(self._sides.otlp("writer"), "mqtrace")[rows]
-            close = is_near(one, other, rounded_ms) | is_near(computed, other, tolerance_ms) & is_ours
+            close = is_near(one, other, size.values - 1 + tolerance_ms)
+            close |= is_near(computed, other, tolerance_ms) & is_ours
             near |= close & ~self._sides.has_native(name)[rows]
         unmeasured = self._is_unmeasured[rows] & (name != "start_ms")
         otherwise = np.where(unmeasured, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[FieldVerdict.DIFFERENT])
