@@ -11,14 +11,15 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
 from bridge.page.wording import plural
-from bridge.storage import as_path, hold
+from bridge.storage import as_path, committed, hold
 from otel_mqtrace._clock import pause
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.ingested import Batch, Ingested, survey_again
 from spark_jobs.jobs.options import check_options, choose, no_progress, no_report
@@ -201,10 +202,16 @@ class Ingest:
                     f"{self._directory} was read with {name} {before.get(name)}: give the same, or another --out"
                 )
         writers = {name: (getattr(chosen.options, name), why) for name, why in chosen.reasons.items()}
-        self._how.write_text(json.dumps({**given, _WRITERS: writers}), encoding="utf-8")
+        with committed(self._how) as unready:
+            Path(unready).write_text(json.dumps({**given, _WRITERS: writers}), encoding="utf-8")
 
     def _read_how(self) -> dict[str, Any]:
-        return dict(json.loads(self._how.read_text(encoding="utf-8"))) if self._how.exists() else {}
+        try:
+            return dict(json.loads(self._how.read_text(encoding="utf-8"))) if self._how.exists() else {}
+        except (ValueError, TypeError) as error:
+            raise UnreadableInputError(
+                f"{self._how} cannot be read: {error!r}; remove the directory stream to read everything again"
+            ) from error
 
     def ingest(self, engine: Engine) -> int:
         """Read and keep what is new, topics first; return the number of new batches."""

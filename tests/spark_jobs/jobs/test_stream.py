@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from bridge.otlp.detect import Side
 from bridge.storage import hold
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.jobs import batch, stream
@@ -198,11 +198,22 @@ def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusi
     assert "part-0.jsonl has grown since it was read" in again.doubt
 
 
-def test_stream_refuses_other_reading_options_than_before(recorded, tmp_path):
+@pytest.mark.parametrize(
+    ("how", "error", "text"),
+    [
+        (
+            '{"--native-writer": "rocketmq-4.9.8", "--msg-type-map": "a", "--charset": "gbk", "--otlp-format": null}',
+            UsageError,
+            "--charset gbk: give the same",
+        ),
+        ("", UnreadableInputError, "remove the directory stream"),
+        ("[1]", UnreadableInputError, "remove the directory stream"),
+    ],
+)
+def test_stream_refuses_reading_options_that_are_not_those_of_before(how, error, text, recorded, tmp_path):
     (tmp_path / "stream").mkdir()
-    how = '{"--native-writer": "rocketmq-4.9.8", "--msg-type-map": "a", "--charset": "gbk", "--otlp-format": null}'
     (tmp_path / "stream" / "how.json").write_text(how)
-    with pytest.raises(UsageError, match="--charset gbk: give the same"):
+    with pytest.raises(error, match=text):
         stream.run(options(*recorded, tmp_path))
 
 
@@ -225,7 +236,10 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
     assert [row.replace(str(tmp_path), str(recorded[0].parent)) for row in rows(out)] == whole[1]
 
     (sides[1] / "later.jsonl").write_text(line(resource("shop", span(1, PRODUCER, 1, 1, {}), scope="otel_mqtrace")))
+    kept, before = out / "stream" / "how.json", out / "before"
+    before.hardlink_to(kept)
     assert stream.run(auto).writers == last
+    assert not kept.samefile(before)  # replaced: a run that is killed while it writes leaves the old one
 
 
 @pytest.mark.spark
