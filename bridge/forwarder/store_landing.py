@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import mkdtemp
@@ -99,7 +100,9 @@ class StoreLanding:
         for day in sorted_glob(self._native, "date=*")[-_DAYS_LOOKED_AT:]:
             for path in sorted_glob(day, "part-*"):
                 if f"{path.parent.name}-{path.name}.json" not in counted:
-                    self._write_manifest(count_part(path.relative_to(self._native).as_posix(), _bodies_of(path)))
+                    with suppress(ValueError, KeyError, TypeError):  # not ours, or damaged: its readers name it
+                        part = count_part(path.relative_to(self._native).as_posix(), _bodies_of(path))
+                        self._write_manifest(part)
             for path in sorted_glob(day, ".part-*"):
                 if SystemClock().wall_ns() - path.stat().st_mtime_ns > _ABANDONED_NS:
                     path.unlink(missing_ok=True)

@@ -229,6 +229,10 @@ def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, mon
     counted = {json.loads(file.read_text())["file"] for file in native.glob("_manifest/*.json")}
     assert counted == {path.relative_to(native).as_posix() for path in native.glob("date=*/*")}
     assert len(counted) == 2
+    (native / "date=1970-01-02" / "part-foreign.parquet").write_text("no Parquet")
+    following = StoreLanding(storage.as_path("s3a://bucket/landing"), format=suffix)
+    following.write(messages)
+    assert len(following.finish()) == 2
 
 
 def test_tilde_that_no_shell_expanded_is_the_name_of_a_directory(tmp_path, monkeypatch):
