@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_LAYOUTS, Layout, LineTooLongError
@@ -136,7 +137,7 @@ def line_numbers(path: AnyPath, beginnings: Collection[str]) -> dict[str, list[i
     """
     found: dict[str, list[int]] = {beginning: [] for beginning in beginnings}
     lengths = {len(beginning) for beginning in found}
-    if not path.is_file():
+    if not isinstance(path, Path) or not path.is_file():
         return found
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):

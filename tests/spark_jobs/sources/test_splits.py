@@ -12,6 +12,7 @@ from bridge.otlp import containers, detect
 from bridge.otlp.containers import Document, read_messages
 from bridge.otlp.detect import Layout, Side
 from bridge.otlp.spans import parse_message
+from bridge.storage import as_path
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources import files, splits
 from spark_jobs.sources.files import SourceFile, last_line, source_files
@@ -84,7 +85,8 @@ def test_line_is_found_by_its_beginning(path, begin, numbers):
     """Numbers count U+000A only, as the reader does."""
     assert line_numbers(path, {begin}) == {begin: numbers}
     assert line_numbers(path, {begin, "last"})[begin] == numbers
-    assert line_numbers(path.with_name("elsewhere"), {begin}) == {begin: []}
+    for other in (path.with_name("elsewhere"), as_path("no-store://bucket/key")):
+        assert line_numbers(other, {begin}) == {begin: []}
 
 
 # -- Documents and endless lines
