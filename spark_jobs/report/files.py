@@ -84,11 +84,16 @@ def _shorten_paths(result: Result, sources: Iterable[str]) -> Result:
     def shorten_inputs(side: SideInputs) -> SideInputs:
         return replace(side, sources=tuple(shorten_path(source, roots) for source in side.sources))
 
+    def shorten_beginning(text: str) -> str:
+        found = (f"{shown}{text[len(root) :]}" for root, shown in roots if text.startswith((f"{root}/", f"{root} ")))
+        return next(found, text)
+
     native, otlp = result.inputs.native, result.inputs.otlp
     ledger = result.ledger
     return replace(
         result,
         inputs=replace(result.inputs, native=shorten_inputs(native), otlp=shorten_inputs(otlp)),
+        doubt=result.doubt and shorten_beginning(result.doubt),
         malformed=tuple(replace(bad, path=shorten_path(bad.path, roots)) for bad in result.malformed),
         samples=tuple(
             replace(one, native=shorten_side(one.native), otlp=shorten_side(one.otlp)) for one in result.samples

@@ -185,9 +185,10 @@ def test_reports_for_people_show_no_folder_of_the_machine(tmp_path):
     path = str(home / "landing" / "part.jsonl")
     made = result(malformed=(replace(BAD, path=path),), samples=(sample(1, native=side_fields(path=path)),))
     native = replace(made.inputs.native, sources=(path,))
-    made = replace(made, inputs=replace(made.inputs, native=native))
+    doubt = {"doubt": f"{path} has grown", "verdict": "INCONCLUSIVE", "exit_code": 4}
+    made = replace(made, inputs=replace(made.inputs, native=native), **doubt)
     texts = render_reports(made, sources=[str(home / "landing")])
     for name in ("report.html", "summary.md", "junit.xml"):
         assert "alice" not in texts[name]
-    assert "landing/part.jsonl" in texts["report.html"]
+    assert "landing/part.jsonl has grown" in texts["report.html"]
     assert json.loads(texts["result.json"])["malformed"][0]["path"] == path
