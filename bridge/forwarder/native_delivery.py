@@ -71,14 +71,23 @@ class NativeCounts:
 class NativeForwarding:
     """Takes OTLP messages, and delivers the records of their spans. Not thread-safe.
 
-    It has the methods of ``SpanForwarding``; spans do not wait for each other.
+    It has the methods of ``SpanForwarding``; spans do not wait for each other. ``trace_topics`` are those of
+    :func:`~bridge.otlp.contexts.contexts_of`.
     """
 
-    def __init__(self, sink: TopicSink | LandingSink, *, dialect: str, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        sink: TopicSink | LandingSink,
+        *,
+        dialect: str,
+        max_message_bytes: int,
+        trace_topics: Collection[str] = (),
+    ) -> None:
         self.counts = NativeCounts()
         self._sink = sink
         self._dialect = dialect_named(dialect).name
         self._max_message_bytes = max_message_bytes
+        self._trace_topics = trace_topics
         self._ready: list[tuple[str, TraceContext]] = []  # place and content
         self._arrival_ms = 0  # the last of what is ready
 
@@ -112,7 +121,7 @@ class NativeForwarding:
                     self.counts.first_bad = self.counts.first_bad or f"{_place(message)}: {why}"
                     self.counts.bad_spans += 1
                     continue
-                found = contexts_of(span)
+                found = contexts_of(span, self._trace_topics)
                 self._ready += ((_place(message), each) for each in found.contexts)
                 if not found.contexts and found.scope is not None:
                     self.counts.without_record[found.scope] += 1

@@ -222,7 +222,13 @@ def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> Nat
         timeout_ms=options.timeout_ms,
     )
     opened.callback(sink.close)
-    return NativeForwarding(sink, dialect=dialect, max_message_bytes=Settings.from_env({}).max_message_bytes)
+    settings = Settings.from_env({})
+    return NativeForwarding(
+        sink,
+        dialect=dialect,
+        max_message_bytes=settings.max_message_bytes,
+        trace_topics={settings.trace_topic, parse_address(target).topic} - {""},
+    )
 
 
 def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, decoder: BodyDecoder) -> SpanForwarding:

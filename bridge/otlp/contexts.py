@@ -37,7 +37,7 @@ from otel_mqtrace.spans.mapping import compute_cost_ms
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from bridge.otlp.values import Span
 
@@ -61,9 +61,10 @@ class SpanContexts(NamedTuple):
     scope: str | None
 
 
-def contexts_of(span: Span) -> SpanContexts:
+def contexts_of(span: Span, trace_topics: Collection[str] = ()) -> SpanContexts:
     """Return the contexts of ``span`` (``values.Span``, not a bad one), in the order of its messages.
 
+    ``trace_topics`` add to RocketMQ's own names of trace topics.
     A delivery gives a ``SubBefore`` and a ``SubAfter`` for each message. Another instrumentation's delivery has no
     request id; its span id stands in, because readers join the two records by it.
     """
@@ -81,7 +82,7 @@ def contexts_of(span: Span) -> SpanContexts:
     found: list[TraceContext] = []
     scope = None
     for message in messages:
-        role = role_of(message.facts(unnamed=unnamed, has_id=given is not None))
+        role = role_of(message.facts(trace_topics, unnamed=unnamed, has_id=given is not None))
         if role is not None and role.scope is None:
             found += message.contexts(role)
         else:
@@ -148,15 +149,16 @@ class _Message:
     given_id: str | None
     together: int
 
-    def facts(self, *, unnamed: bool, has_id: bool) -> SpanFacts:
+    def facts(self, trace_topics: Collection[str], *, unnamed: bool, has_id: bool) -> SpanFacts:
         """Return what decides the role of the span."""
         topic = self.fields.text("topic") or ""
+        is_named = topic in TRACE_TOPIC_NAMES or topic in trace_topics
         return SpanFacts(
             is_span=True,
             span_kind=self.span["kind"],
             library=self.span["scope"],
             status=self.span["status"],
-            is_trace_traffic=topic in TRACE_TOPIC_NAMES or topic.startswith(TRACE_TOPIC_PREFIX),
+            is_trace_traffic=is_named or topic.startswith(TRACE_TOPIC_PREFIX),
             has_id=has_id,
             linked=bool(self.span["links"]),
             unnamed=unnamed,

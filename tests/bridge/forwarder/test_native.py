@@ -197,16 +197,14 @@ def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):
 def test_topic_of_a_collector_becomes_a_trace_topic(capsys):
     with EmbeddedKafka() as kafka:
         kafka.create_topic("otlp_spans", 1)
-        kafka.create_topic("RMQ_SYS_TRACE_TOPIC", 1)
-        lines = (DUAL / "otlp.jsonl").read_bytes().splitlines()
+        kafka.create_topic("traces", 1)
+        lines = (DUAL / "otlp.jsonl").read_bytes().replace(b"RMQ_SYS_TRACE_TOPIC", b"traces").splitlines()
         put_messages(kafka.bootstrap_servers, "otlp_spans", *lines, b"no span at all")
-        source, native = (
-            f"kafka://{kafka.bootstrap_servers}/{topic}" for topic in ("otlp_spans", "RMQ_SYS_TRACE_TOPIC")
-        )
+        source, native = (f"kafka://{kafka.bootstrap_servers}/{topic}" for topic in ("otlp_spans", "traces"))
         counts = _forward(source, native, capsys)
         assert (counts["records"], counts["unreadable"]) == (sum(RECORDS.values()), 1)
         assert _forward(source, native, capsys)["records"] == 0
-        with KafkaTraceSource(kafka.bootstrap_servers, "RMQ_SYS_TRACE_TOPIC", group="reader") as written:
+        with KafkaTraceSource(kafka.bootstrap_servers, "traces", group="reader") as written:
             messages = [message for batch in written.drain() for message in batch]
         assert _kinds(message.body for message in messages) == RECORDS
         assert all(message.keys for message in messages)

@@ -124,7 +124,9 @@ def test_delivery_without_a_request_id_gives_two_halves_with_the_span_id():
 
 
 def test_fields_missing_on_a_span_stay_absent():
-    (sent,) = contexts_of(_span(_delivery(operation="publish"), kind="PRODUCER")).contexts
+    span = _span(_delivery(operation="publish"), kind="PRODUCER")
+    assert contexts_of(span, {"orders"}) == ((), "TRACE_TRAFFIC")
+    (sent,) = contexts_of(span, {"traces"}).contexts
     expected = {"trace_type": TraceType.PUB, "timestamp_ms": 1_000, "cost_ms": 40, "topic": "orders"}
     assert _fields(sent) == {**expected, "msg_type": MessageType.NORMAL}
 
