@@ -65,6 +65,7 @@ _NO_HEADERS: Final[HeaderIndex] = {}
 _SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
 _BAGGAGE: Final = frozenset({"baggage"})
 _MAX_NAMES: Final = 1_024
+_PARTITION_BITS: Final = 31  # a larger number, which the client refuses, may be too long to be printed
 _get_propagator: Final = propagate.get_global_textmap
 _harmless: Final[set[str]] = set()
 """Names of headers that carry nothing of a trace."""
@@ -170,10 +171,10 @@ class SendHook(RecordingHook):
             note_failure("SendHook.before")
             return None
 
-    def record(  # noqa: C901, PLR0912 - every send's: in one call
-        self, topic: str, body: object, key: object, headers: object, leaders: LeaderSource | None
+    def record(  # noqa: C901, PLR0912, PLR0913, PLR0917 - every send's: in one call
+        self, topic: str, body: object, key: object, headers: object, leaders: LeaderSource | None, partition: object
     ) -> tuple[Sent | None, list[Header]] | None:
-        """Record the start of one ordinary send; return it with the headers to send.
+        """Record the start of one ordinary send to the caller's ``partition``; return it with the headers to send.
 
         The record is ``None`` for a send that the sampler leaves out and no metric counts. ``None`` instead of both:
         the send needs a span from the start, by :meth:`before`.
@@ -200,9 +201,8 @@ class SendHook(RecordingHook):
             if not (current_ctx.keys() <= OWN_KEYS or is_instrumentation_enabled()):
                 return None
             span_ctx = trace.get_current_span(current_ctx).get_span_context()
-            if span_ctx.is_valid:
-                parent = span_ctx
-                decision, flags = state.decision_under(span_ctx)
+            parent = span_ctx if span_ctx.is_valid else None
+            decision, flags = state.decision_under(span_ctx)
         ids = None
         if decision is None and parent is None and state.root_bound is not None:
             ids = state.ids.take()
@@ -228,7 +228,8 @@ class SendHook(RecordingHook):
         if not is_needed:
             return None, pairs
         size = None if body is None else length
-        parts = (plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, process_generation())
+        generation = process_generation()
+        parts = plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, generation, partition
         return new_tuple(Sent, parts), pairs
 
     def end_record(self, sent: Sent, partition: int, offset: int) -> None:
@@ -241,9 +242,10 @@ class SendHook(RecordingHook):
         if self._may_measure() and (metrics := self._tracing.collecting) is not None:
             metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
 
-    def reopen(self, sent: Sent, partition: int | None = None) -> SendCall:
-        """Return the open call of a recorded send that did not simply succeed; ``partition`` is the caller's choice."""
-        plan = sent.plan
+    def reopen(self, sent: Sent) -> SendCall:
+        """Return the open call of a recorded send that did not simply succeed."""
+        plan, chosen = sent.plan, sent.chosen_partition
+        partition = chosen if isinstance(chosen, int) and chosen.bit_length() <= _PARTITION_BITS else None
         attributes = plan.constants | sent.own_attributes | position_attributes(plan.topic, partition, None)
         span_ctx = context_of(sent.ids, sent.flags, sent.trace_state, remote=False)
         span: Span = NonRecordingSpan(span_ctx)

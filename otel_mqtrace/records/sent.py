@@ -39,6 +39,7 @@ class Sent(NamedTuple):
     ``ids`` are trace id and span id, 24 bytes. ``parent`` is the span it was sent under, ``current_ctx`` the context.
     ``body_length`` is in bytes, ``None`` for a tombstone. ``headers`` are those that describe the message (``TAGS``,
     ``KEYS``). ``generation`` counts the forks before it: a child does not end what its parent sent.
+    ``chosen_partition`` is the caller's choice, of whatever type.
     """
 
     plan: Plan
@@ -52,6 +53,7 @@ class Sent(NamedTuple):
     headers: Mapping[str, Any]
     current_ctx: Any
     generation: int
+    chosen_partition: object
 
     @property
     def trace_state(self) -> TraceState | None:

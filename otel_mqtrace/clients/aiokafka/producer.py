@@ -134,22 +134,20 @@ class Sending:
     ``opened`` is its call or, of a recorded message, the record: one that does not simply succeed gets a span.
     """
 
-    __slots__ = ("_body_length", "_hook", "_index", "_opened", "_partition", "_state", "future")
+    __slots__ = ("_body_length", "_hook", "_index", "_opened", "_state", "future")
 
-    def __init__(  # noqa: PLR0913 - facts by their names
+    def __init__(
         self,
         state: ProducerState,
         hook: SendHook,
         opened: SendCall | Sent,
         *,
-        partition: int | None = None,
         body_length: int | None = None,
         index: int = 0,
     ) -> None:
         self._state = state
         self._hook = hook
         self._opened = opened
-        self._partition = partition
         self._body_length = body_length
         self._index = index
         self.future: Future[Any] | None = None
@@ -223,7 +221,7 @@ class Sending:
         self._end(functools.partial(defer_end, self._hook), outcome)
 
     def _end(self, end: Callable[..., object], outcome: Outcome) -> None:
-        end(self._call, **{"partition": self._partition, "body_length": self._body_length, **outcome})
+        end(self._call, **{"body_length": self._body_length, **outcome})
 
 
 _Call = tuple["Sending | None", tuple[Any, ...], dict[str, Any]]
@@ -245,10 +243,10 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
     pairs = header_pairs(headers)
     is_known = len(args) + len(kwargs) == len(given) and given.keys() <= _PARAMETERS  # else the client refuses it
     if is_known and pairs is not None and transaction_id is None and _is_ordinary(producer, topic, value, key, headers):
-        recorded = hook.record(topic, value, key, pairs, state.cluster)
+        recorded = hook.record(topic, value, key, pairs, state.cluster, chosen)
         if recorded is not None:
             sent, written = recorded
-            sending = None if sent is None else Sending(state, hook, sent, partition=chosen)
+            sending = None if sent is None else Sending(state, hook, sent)
             added: Any = tuple(written) if headers and type(headers) is tuple else written
             return sending, (), {**given, "headers": added}
     call = hook.before(
@@ -262,7 +260,7 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
     )
     if call is None:
         return None
-    sending = Sending(state, hook, call, partition=chosen) if call.is_recorded else None
+    sending = Sending(state, hook, call) if call.is_recorded else None
     if call.headers is None:
         return sending, args, kwargs
     # A tuple stays one: whether the client refuses it is the client's business. An empty one is a list to it.

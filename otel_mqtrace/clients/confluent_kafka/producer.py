@@ -221,7 +221,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
                     state.bind(tracing)
                 hook = state.hook
                 if state.transaction.transaction_id is None:
-                    recorded = hook.record(topic, value, key, headers, state.leaders)
+                    recorded = hook.record(topic, value, key, headers, state.leaders, partition)
         except BaseException:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("produce.record")
         if recorded is None:
@@ -238,7 +238,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
         try:
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # noqa: E722 - a KafkaError can be raised, but is not a BaseException
-            sending = None if is_from_signal_handler() else reopen_sending(state, hook, sent, user, partition)
+            sending = None if is_from_signal_handler() else reopen_sending(state, hook, sent, user)
             if not _note_raised(sending, headers, is_c_code=True):
                 raise
         call = partial(original, self, topic, value, key, partition, sending or report, None, timestamp, headers)

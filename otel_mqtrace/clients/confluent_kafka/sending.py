@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Callback = Callable[[Any, Any], object]
 _ABANDONED: Final = "the producer was closed or collected before a delivery report was taken"
 _DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the message before sending it")
-_PARTITION_BITS: Final = 31  # a larger number, which the client refuses, may be too long to be printed
 
 
 class ProducerState(ConfiguredState, KafkaProducerState):
@@ -167,16 +166,12 @@ class Sending:
         defer_end(self._hook, self.call, **outcome)
 
 
-def reopen_sending(
-    state: ProducerState, hook: SendHook, sent: Sent | None, user: Callback | None, partition: object = None
-) -> Sending | None:
+def reopen_sending(state: ProducerState, hook: SendHook, sent: Sent | None, user: Callback | None) -> Sending | None:
     """Return a recorded message, if it is one, as one with a span, for an end that is not a plain success."""
     if sent is None:
         return None
     state.in_flight.pop(id(sent), None)
-    chosen = partition if isinstance(partition, int) and partition.bit_length() <= _PARTITION_BITS else None
-    call = hook.reopen(sent, chosen)
-    sending = Sending(state, hook, call, user)
+    sending = Sending(state, hook, hook.reopen(sent), user)
     sending.await_answer()
     return sending
 

@@ -87,14 +87,14 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
 def _leave_producer(topic):
     producer = confluent_kafka.Producer(NOBODY)
-    producer.produce(topic, b"x")
+    producer.produce(topic, b"x", partition=0)
     producer.itself = producer
 
 
 def _leave_buffer(topic):
     async def forget():
         producer = AIOProducer(NOBODY, buffer_timeout=0)
-        await producer.produce(topic, b"x")
+        await producer.produce(topic, b"x", partition=0)
         producer.executor.shutdown()
 
     asyncio.run(forget())
@@ -110,6 +110,7 @@ def test_finaliser_of_a_producer_ends_no_span_itself(instrument, spans, topic, l
     drain_deferred_ends()
     attributes = spans.take(f"send {topic}").attributes
     assert attributes["mqtrace.send_outcome"] == attributes["error.type"] == "abandoned"
+    assert attributes["messaging.destination.partition.id"] == "0"
 
 
 def test_finaliser_of_a_callback_ends_no_span_itself(producer_of, spans, topic):

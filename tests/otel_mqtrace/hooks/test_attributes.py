@@ -247,7 +247,7 @@ def test_current_names_are_written_by_default(monkeypatch, tracing_with, spans, 
 def test_legacy_writes_the_old_names_alone_and_dup_writes_both(monkeypatch, tracing_with, spans, asked, both):
     monkeypatch.setenv(OPT_IN, asked)
     tracing = tracing_with()
-    assert SendHook(tracing=tracing).record("orders", b"x", None, None, None) is None
+    assert SendHook(tracing=tracing).record("orders", b"x", None, None, None, None) is None
     assert ConsumeHook(tracing=tracing).record("orders", (2, 7, None, 1, None), (), None) is None
     _send(tracing)
     _process(tracing, incoming(partition=2, body_length=1))

@@ -199,7 +199,7 @@ def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, s
     assert spans.take_all() == []  # the collector records nothing
     clock.advance(ms=500)
     if as_record:
-        hook.record("other", b"x", None, None, None)
+        hook.record("other", b"x", None, None, None, None)
     else:
         hook.before("other")
     span = spans.take(name="send orders")

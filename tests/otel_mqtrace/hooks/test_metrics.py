@@ -60,7 +60,7 @@ def test_recorded_send_is_counted_whether_or_not_it_is_sampled(tracing_with, rea
     tracer_provider.add_span_processor(ended)
     providers = {"meter_provider": MeterProvider([reader]), "tracer_provider": tracer_provider}
     hook = _sender(tracing=tracing_with(providers))
-    sends = [hook.record("orders", b"x", None, None, None)[0] for _ in range(40)]
+    sends = [hook.record("orders", b"x", None, None, None, None)[0] for _ in range(40)]
     for each in sends[:20]:
         hook.end_record(each, 3, 4)
     for each in sends[20:]:

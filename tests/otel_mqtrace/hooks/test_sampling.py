@@ -138,7 +138,7 @@ def test_share_of_the_sends_that_begin_a_trace_is_sampled(kind: type, others: An
     hook = SendHook(tracing=Tracing.create(tracer_provider=made, **others))
     sampled = 0
     for _ in range(400):
-        sent, headers = hook.record("orders", b"x", None, None, None)
+        sent, headers = hook.record("orders", b"x", None, None, None, None)
         _, trace_id, _, flags = dict(headers)["traceparent"].decode().split("-")
         is_sampled = int(trace_id[16:], 16) < 2**62
         assert is_sampled == (sent is not None and bool(sent.flags & 1))
@@ -152,7 +152,7 @@ def test_share_of_the_sends_that_begin_a_trace_is_sampled(kind: type, others: An
 def test_send_inside_a_trace_is_left_to_a_ratio_sampler_which_reads_the_id_of_that_trace(is_remote: bool) -> None:
     hook = SendHook(tracing=Tracing.create(tracer_provider=provider(sampler=TraceIdRatioBased(0.5))))
     with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote, trace.TraceFlags(1)))):
-        assert hook.record("orders", b"x", None, None, None) is None
+        assert hook.record("orders", b"x", None, None, None, None) is None
 
 
 def _make_derived(kind: type, **methods: Any) -> Any:
@@ -194,7 +194,7 @@ def _with_own_method() -> SpanProcessor:
 )
 def test_send_that_a_reader_limit_or_setting_may_concern_needs_a_span(tracer_provider: Any, others: Any) -> None:
     hook = SendHook(tracing=Tracing.create(tracer_provider=tracer_provider, **others))
-    assert hook.record("orders", b"x", None, None, None) is None
+    assert hook.record("orders", b"x", None, None, None, None) is None
 
 
 @needs_sdk(40, "a provider takes no meter_provider")
@@ -208,7 +208,7 @@ def test_subclass_of_our_processor_gets_an_sdk_span_at_the_start() -> None:
     exporter.exports_starts = True  # type: ignore[attr-defined]  # what an exporter may declare
     ours = Marking(exporter, background=False)
     hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours)))
-    assert hook.record("orders", b"x", None, None, None) is None
+    assert hook.record("orders", b"x", None, None, None, None) is None
     hook.after(hook.before("orders", body=b"x"), partition=3, offset=4)
     ours.force_flush()
     start, end = exporter.take_all()
@@ -354,7 +354,7 @@ def hook(sampler: Sampler = ALWAYS_OFF) -> SendHook:
 
 
 def inject_unsampled(hook: SendHook, topic: str, headers: Any) -> Any:
-    recorded = hook.record(topic, b"x", None, headers, None)
+    recorded = hook.record(topic, b"x", None, headers, None, None)
     return None if recorded is None or recorded[0] is not None else recorded[1]
 
 

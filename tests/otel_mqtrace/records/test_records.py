@@ -46,7 +46,7 @@ class _SendWorld(World):
         self.hook = SendHook(tracing=self.tracing, info=info)
 
     def by_record(self, sending):
-        recorded = self.hook.record(sending.topic, sending.body, sending.key, sending.headers, sending.leaders)
+        recorded = self.hook.record(sending.topic, sending.body, sending.key, sending.headers, sending.leaders, None)
         if recorded is None:
             return None
         sent, pairs = recorded
@@ -137,7 +137,7 @@ def test_values_a_processor_assigned_are_exported(name):
 
 def test_random_ids_are_unique():
     hook = SendHook(tracing=Tracing.create(tracer_provider=TracerProvider(shutdown_on_exit=False)))
-    drawn = [hook.record("orders", b"x", None, None, None)[0].ids for _ in range(100)]
+    drawn = [hook.record("orders", b"x", None, None, None, None)[0].ids for _ in range(100)]
     assert len(set(drawn)) == 100
 
 
@@ -151,7 +151,7 @@ def test_send_with_trace_headers_needs_a_span(given):
 
 def test_forked_child_ends_no_send_of_its_parent():
     world = _SendWorld()
-    sent, _ = world.hook.record("orders", b"x", None, None, None)
+    sent, _ = world.hook.record("orders", b"x", None, None, None, None)
 
     def end_both_ways():
         world.hook.end_record(sent, 0, 1)

@@ -117,7 +117,7 @@ def _from_records(records: int, effort: Effort) -> Row:
     provider.add_span_processor(MqTraceSpanProcessor(exporter, background=False))
     hook = SendHook(tracing=Tracing.create(tracer_provider=provider), group_name="orders", servers="127.0.0.1:9092")
     for _ in range(records):
-        recorded = hook.record("orders", b"x" * 200, None, [("kind", b"order")], None)
+        recorded = hook.record("orders", b"x" * 200, None, [("kind", b"order")], None, None)
         assert recorded is not None, "a send that took the slow way"
         assert recorded[0] is not None, "a send that is not sampled"
         hook.end_record(recorded[0], 0, 7)

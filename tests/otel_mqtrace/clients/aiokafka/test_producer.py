@@ -230,7 +230,7 @@ def test_span_of_a_collected_producer_ends(instrument, spans, topic):
             await producer.start()
             await producer.send_and_wait(topic, b"1")
             slow.set_rtt(-1, 5_000)
-            await producer.send(topic, b"2")
+            await producer.send(topic, b"2", partition=0)
 
         asyncio.run(asyncio.wait_for(story(), 30))
         gc.collect()
@@ -238,7 +238,8 @@ def test_span_of_a_collected_producer_ends(instrument, spans, topic):
     spans.take()
     assert spans.take_all() == []  # a finaliser records nothing
     drain_deferred_ends()
-    assert spans.take().attributes["mqtrace.send_outcome"] == "abandoned"
+    abandoned = spans.take().attributes
+    assert (abandoned["mqtrace.send_outcome"], abandoned["messaging.destination.partition.id"]) == ("abandoned", "0")
 
 
 @pytest.mark.parametrize("options", [{"topic_exclude": "orders-*"}, {"propagation": False}])
