@@ -20,6 +20,7 @@ from otel_mqtrace.hooks.outcome import (
     deferred_ends,
     drain_deferred_ends,
     is_failed,
+    read_time,
     record_failure,
     text_of,
 )
@@ -428,7 +429,8 @@ class ConsumeHook(ReceiveHook):
             if kind is UnsampledSpan and (metrics is None or not call.start_ns):  # as in end_turn()
                 return
             start_ns = call.start_ns
-            end_ns = max(self.now_ns() if end_ns is None else end_ns, start_ns)
+            given_ns = None if end_ns is None else read_time(end_ns)
+            end_ns = max(self.now_ns() if given_ns is None else given_ns, start_ns)
             if (
                 kind in _RECORDED
                 and (code is _SUCCESS and exception is None and error is None)

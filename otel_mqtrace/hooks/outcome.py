@@ -161,6 +161,12 @@ def failure_of(future: Future[Any]) -> BaseException | None:
     return failure
 
 
+@guarded("end_ns")
+def read_time(end_ns: Any) -> int:
+    """Return a time that the application gave, in whole nanoseconds; ``None`` for what is no number."""
+    return int(end_ns)
+
+
 # -- ends that are left to the next hook ------------------------------------------------------------------------
 class _Hook(Protocol):
     """A hook that ends a call as of ``end_ns``."""

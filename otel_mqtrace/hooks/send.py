@@ -22,7 +22,7 @@ from otel_mqtrace.hooks.attributes import (
     remove_kafka_fields,
 )
 from otel_mqtrace.hooks.guard import note_failure
-from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_ends, record_failure
+from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_ends, read_time, record_failure
 from otel_mqtrace.hooks.propagation import (
     SPECIAL_HEADERS,
     TRACEPARENT,
@@ -359,7 +359,8 @@ class SendHook(RecordingHook):
             if error is None and exception is not None:
                 error = type(exception).__qualname__
             tracing, span, start_ns = self._tracing, call.span, call.start_ns
-            end_ns = max(tracing.clock.wall_ns() if end_ns is None else end_ns, start_ns)
+            given_ns = None if end_ns is None else read_time(end_ns)
+            end_ns = max(tracing.clock.wall_ns() if given_ns is None else given_ns, start_ns)
             size = call.attributes.get(semconv.MESSAGING_MESSAGE_BODY_SIZE, body_length)
             optional = {
                 semconv.MQTRACE_STORE_HOST: store_host or self._server,

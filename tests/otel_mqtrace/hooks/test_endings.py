@@ -1,6 +1,7 @@
 """Every span that was opened ends: failures of the application, of the wire, of our own code, and collected clients."""
 
 import gc
+import math
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,16 @@ def test_answer_that_cannot_be_recorded_still_ends_the_span(sent, no_failures_ye
         __hash__ = None
 
     sent({"partition": Odd()})
+
+
+def test_span_with_an_end_that_is_no_number_ends_now(tracing, spans, no_failures_yet):
+    send, consume = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
+    for end_ns in ("soon", math.nan, 1.7e18 + 2**22):
+        call, (handled,) = send.before("orders"), consume.before([incoming()])
+        send.after(call, end_ns=end_ns)
+        consume.after(handled, end_ns=end_ns)
+    assert [str(span.end_time - span.start_time) for span in spans.take_all()] == [*["0"] * 4, *["4194304"] * 2]
+    assert guard.failures() == {"end_ns": 4}
 
 
 def test_message_that_cannot_be_recorded_leaves_the_others_of_its_poll(tracing, spans, no_failures_yet):
