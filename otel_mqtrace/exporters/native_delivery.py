@@ -45,20 +45,33 @@ class Undelivered:
 class DeliveryFailures:
     """Logs each kind of failure once as a warning, then at DEBUG.
 
-    ``lost`` is the word for what did not happen to traces; with :attr:`has_spool` a spool keeps them.
+    ``lost`` is the word for what did not happen to traces. With :attr:`has_spool`, failures wait for :meth:`settle`.
     """
 
     def __init__(self, lost: str = "delivered") -> None:
         self.has_spool = False
         self._lost = lost
-        self._logged: set[str] = set()
+        self._logged: set[tuple[str, bool]] = set()
+        self._unsettled: list[tuple[str, str]] = []
 
     def report(self, text: str, *, kind: str | None = None, rejected: bool = False) -> None:
         """Log ``text``, one of a ``kind`` (else the text itself); no spool keeps ``rejected`` messages."""
         kind = text if kind is None else kind
-        level = logging.DEBUG if kind in self._logged else logging.WARNING
-        self._logged.add(kind)
         if self.has_spool and not rejected:
+            self._unsettled.append((kind, text))
+        else:
+            self._log(kind, text, is_kept=False)
+
+    def settle(self, *, is_kept: bool) -> None:
+        """Log the failures that wait; ``is_kept``: their messages are all on disk."""
+        unsettled, self._unsettled = self._unsettled, []
+        for kind, text in unsettled:
+            self._log(kind, text, is_kept=is_kept)
+
+    def _log(self, kind: str, text: str, *, is_kept: bool) -> None:
+        level = logging.DEBUG if (kind, is_kept) in self._logged else logging.WARNING
+        self._logged.add((kind, is_kept))
+        if is_kept:
             _logger.log(level, "mqtrace: native traces wait on disk: %s (logged once; counted as spooled)", text)
         else:
             line = "mqtrace: native traces are not %s: %s (logged once; counted in stats())"
@@ -202,6 +215,7 @@ class SpooledDelivery(MessageDelivery):
 
     def _keep(self, left: Undelivered) -> Undelivered:
         taken = self._spool.put(left.retriable) if left.retriable else 0
+        self.failures.settle(is_kept=taken == len(left.retriable))
         self._counts["spooled"] += taken
         return Undelivered(left.retriable[taken:], left.rejected)
 
@@ -211,6 +225,7 @@ class SpooledDelivery(MessageDelivery):
         if not waiting:
             return True
         left = self._send([each.message for each in waiting], deadline, within_ms)
+        self.failures.settle(is_kept=True)
         retriable = set(map(id, left.retriable))
         done = [each for each in waiting if id(each.message) not in retriable]
         self._counts["replay_refused"] += len(left.rejected)

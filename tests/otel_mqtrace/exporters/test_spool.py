@@ -263,12 +263,15 @@ def test_exporter_with_a_full_spool_counts_the_newest_as_failed(traced, tmp_path
     assert stats["failed"] == 5 - stats["exported"] > 0
 
 
-def test_span_that_cannot_be_encoded_is_logged_as_lost_beside_a_spool(traced, tmp_path, caplog):
-    processor, trace = traced(exporter_of(NOWHERE, tmp_path))
-    trace(pub(0, body_length=2**40))
+@pytest.mark.parametrize(("body_length", "spool_bytes"), [(2**40, PLENTY), (1, 1)], ids=["not encoded", "no room"])
+def test_span_that_is_lost_beside_a_spool_is_logged_as_lost(traced, tmp_path, caplog, body_length, spool_bytes):
+    processor, trace = traced(exporter_of(NOWHERE, tmp_path, spool_bytes=spool_bytes))
+    trace(pub(0, body_length=body_length))
     processor.force_flush()
-    assert processor.stats()[NAME]["dropped"]["encode_error"] == 1
+    stats = processor.stats()[NAME]
+    assert stats["dropped"].get("encode_error", 0) + stats["failed"] == 1
     assert "native traces are not delivered" in caplog.text
+    assert "wait on disk" not in caplog.text
 
 
 def test_unusable_spool_is_logged_and_the_exporter_works(kafka, exported, arrived, tmp_path, caplog):
