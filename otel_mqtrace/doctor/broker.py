@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -195,12 +196,18 @@ def _measure_skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> s
     topic = kinds.NewTopic(name, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
     try:
         admin.create_topics([topic], request_timeout=_TIMEOUT_S)[name].result(_TIMEOUT_S)
-    except (KafkaException, TimeoutError) as error:
+    except (KafkaException, FutureTimeoutError) as error:
         return f"not measured: the brokers do not let us create a topic ({error_name(error)})"
     try:
         measured = _send_probe(Producer(connection, logger=_quiet), name)
     finally:
-        admin.delete_topics([name], request_timeout=_TIMEOUT_S)[name].exception(_TIMEOUT_S)
+        try:
+            problem = admin.delete_topics([name], request_timeout=_TIMEOUT_S)[name].exception(_TIMEOUT_S)
+        except (KafkaException, FutureTimeoutError) as error:
+            problem = error
+        if problem is not None:
+            left = f"{name} may be left: the brokers did not delete it ({error_name(problem)})"
+            checkup.facts["broker"]["probe_topic"] = left
     if measured is None:
         return "not measured: the message was not taken"
     skew_ms, uncertain_ms = measured

@@ -9,9 +9,11 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import MagicMock, Mock
 
 import certifi
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from otel_mqtrace.cli import main
 from otel_mqtrace.config import Settings
@@ -332,6 +334,15 @@ def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir,
     checkup = Checkup(facts={"processes": [{"processors": [account], "warnings": warnings}]})
     examine_broker(checkup, Settings(spool_dir=spool_dir), servers="127.0.0.1:9", probe=False)
     assert [each.code for each in checkup.findings] == findings
+
+
+@pytest.mark.parametrize("answer", [{"side_effect": TimeoutError}, {"return_value": KafkaException(KafkaError(29))}])
+def test_topic_of_a_probe_that_the_brokers_do_not_delete_is_named(kafka, answer):
+    admin, checkup = MagicMock(), Checkup(facts={"broker": {}})
+    admin.delete_topics.return_value.__getitem__.return_value.exception = Mock(**answer)
+    assert "skew_ms" in broker._measure_skew(checkup, admin, {"bootstrap.servers": kafka.bootstrap_servers})
+    (name,) = admin.delete_topics.call_args.args[0]
+    assert checkup.facts["broker"]["probe_topic"].startswith(f"{name} may be left")
 
 
 # -- a command that the doctor runs: it runs as ever, and then what went untraced in it is reported ----------------------
