@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -88,10 +89,18 @@ class RecordingExporter(SpanExporter):
         assert not left, f"unexpected spans: {left}"  # noqa: S101 - a test kit asserts
 
 
+class _ContainedProcessor(SimpleSpanProcessor):
+    """Exports in a copy of the context: an exception of a signal handler leaves no suppression behind."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Export the span at once."""
+        copy_context().run(super().on_end, span)
+
+
 def recording_provider(exporter: SpanExporter, *, fixed_ids: bool = False) -> TracerProvider:
     """Return a TracerProvider that passes every ended span to ``exporter``; ``fixed_ids`` count from 1."""
     provider = TracerProvider(id_generator=FixedIds()) if fixed_ids else TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider.add_span_processor(_ContainedProcessor(exporter))
     return provider
 
 

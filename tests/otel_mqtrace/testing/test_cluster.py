@@ -6,10 +6,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, cimpl
+from opentelemetry import context
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
@@ -150,6 +153,20 @@ def test_span_that_was_not_taken_fails_the_test():
         exporter.take("y")
     exporter.take("x")
     exporter.assert_empty()
+
+
+def test_interrupted_export_leaves_instrumentation_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(new: context.Context) -> None:
+        context.attach(new)
+        raise TimeoutError
+
+    def end() -> bool:
+        with pytest.raises(TimeoutError):
+            recording_provider(RecordingExporter()).get_tracer("t").start_span("x").end()
+        return is_instrumentation_enabled()
+
+    monkeypatch.setattr("opentelemetry.sdk.trace.export.attach", interrupt)
+    assert copy_context().run(end)
 
 
 def test_embedded_broker_comes_with_the_kit():
