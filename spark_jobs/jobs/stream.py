@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
 from bridge.page.wording import plural
-from bridge.storage import as_path, committed, hold
+from bridge.storage import as_path, hold, write_atomically
 from otel_mqtrace._clock import pause
 from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from spark_jobs.jobs.batch import conclude, reconcile
@@ -202,7 +202,7 @@ class Ingest:
                     f"{self._directory} was read with {name} {before.get(name)}: give the same, or another --out"
                 )
         writers = {name: (getattr(chosen.options, name), why) for name, why in chosen.reasons.items()}
-        with committed(self._how) as unready:
+        with write_atomically(self._how) as unready:
             Path(unready).write_text(json.dumps({**given, _WRITERS: writers}), encoding="utf-8")
 
     def _read_how(self) -> dict[str, Any]:
