@@ -164,16 +164,11 @@ def test_shutdown_ends_a_running_export_or_creation_of_the_topic_early(traced, c
     assert processor.stats()[NAME]["exported"] == 0
 
 
-def test_application_broker_is_the_default(kafka, exported, arrived):
-    exporter = NativeKafkaSpanExporter()
-    client_properties.forget_application_kafka_config()
-    client_properties.remember_application_kafka_config(
-        {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000}
-    )
-    try:
-        exported(exporter, pub(1))
-    finally:
-        client_properties.forget_application_kafka_config()
+def test_application_broker_is_the_default(kafka, exported, arrived, monkeypatch):
+    monkeypatch.setattr(client_properties, "_learned", {})
+    exporter, conf = NativeKafkaSpanExporter(), {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000}
+    client_properties.remember_application_kafka_config(conf)
+    exported(exporter, pub(1))
     assert arrived() == [bean(1).msg_id]
 
 
