@@ -185,7 +185,7 @@ def _end_last(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> 
     """An exception on its way out means that the last message was not handled."""
     state: KafkaConsumerState | None = known_state(consumer)
     if state is not None and not state.silent:
-        state.end_at_close(closing_exception(args, state.in_flight.calls))
+        state.end_at_close(closing_exception(args))
 
 
 traced_close: Final = observe_calls(_end_last)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.outcome import defer_end, failure_of, handled_exception, is_of_trail
+from otel_mqtrace.hooks.outcome import defer_end, failure_of
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from otel_mqtrace.hooks.scope import ProcessSpan, SpanIds
 
@@ -110,11 +111,6 @@ class TaskDeliveries:
         self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._ended = partial(_end_task, weakref.ref(self))
 
-    @property
-    def calls(self) -> list[ProcessSpan]:
-        """The handlings of all tasks that have not ended."""
-        return [call for delivery in list(self._deliveries) for call in delivery.calls]
-
     def hold(self, calls: list[ProcessSpan], handed: object) -> Delivery:
         """Give ``calls`` to the current task; ``handed`` is what its poll returned."""
         delivery = Delivery()
@@ -179,17 +175,14 @@ class TaskDeliveries:
         return over
 
 
-def closing_exception(args: tuple[Any, ...], calls: Iterable[ProcessSpan]) -> BaseException | None:
+def closing_exception(args: tuple[Any, ...]) -> BaseException | None:
     """Return the exception a consumer is closed with: that of ``__exit__``, else the one being handled.
 
-    The consumer may be used, and closed well, in the handler of an exception that came before the messages of
-    ``calls``.
+    A ``with`` that ends well may itself stand in the handler of an earlier exception.
     """
     if len(args) == _ARGUMENTS_OF_EXIT:
         return args[1] if isinstance(args[1], BaseException) else None
-    handled = handled_exception()
-    trails = [call.began_under for call in calls if call.began_under is not None]
-    return None if any(is_of_trail(handled, trail) for trail in trails) else handled
+    return sys.exc_info()[1]
 
 
 def _current_task() -> asyncio.Task[Any] | None:

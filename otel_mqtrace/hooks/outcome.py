@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
-import traceback
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,7 +23,6 @@ from otel_mqtrace.model import ContextCode
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable
-    from types import CodeType
 
     from opentelemetry.trace import Span
 
@@ -140,24 +137,6 @@ def text_of(exception: BaseException) -> str:
         return str(exception)
     except Exception:  # noqa: BLE001 - its own __str__ raised
         return type(exception).__qualname__
-
-
-handled_exception: Final[Callable[[], BaseException | None]] = getattr(sys, "exception", lambda: sys.exc_info()[1])
-"""Return the exception being handled; every poll calls this, and Python 3.11's own takes a third of the time."""
-Trail = tuple[int, "list[tuple[CodeType, int]]"]
-"""The address of an exception and the lines it has passed: another one may have its address later."""
-
-
-def trail_of(exception: object) -> Trail:
-    """Return what tells ``exception`` from others, without keeping it, and its frames, alive."""
-    passed = traceback.walk_tb(getattr(exception, "__traceback__", None))  # a KafkaError has none
-    return id(exception), [(frame.f_code, line) for frame, line in passed]
-
-
-def is_of_trail(exception: object, trail: Trail) -> bool:
-    """Return whether ``trail`` is that of ``exception``, which may have passed further lines since."""
-    (address, lines), (known_address, known_lines) = trail_of(exception), trail
-    return address == known_address and lines[-len(known_lines) :] == known_lines
 
 
 def record_failure(span: Span, description: str | None, exception: BaseException | None) -> None:

@@ -14,15 +14,7 @@ from opentelemetry import context, trace
 from opentelemetry.context import Context
 
 from otel_mqtrace._workers import LiveObjects, process_generation
-from otel_mqtrace.hooks.outcome import (
-    Handling,
-    PolledHandling,
-    SingleEnd,
-    Trail,
-    defer_end,
-    handled_exception,
-    trail_of,
-)
+from otel_mqtrace.hooks.outcome import Handling, PolledHandling, SingleEnd, defer_end
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.span import UnsampledSpan
 
@@ -172,8 +164,6 @@ class ProcessSpan(SingleEnd):
     worst: tuple[ContextCode, BaseException | None] = _NO_FAILURE
     known_handling: Handling | None = None
     """What ``process.current()`` has returned."""
-    began_under: Trail | None = None
-    """The exception that was being handled when the messages came: it is no failure of theirs."""
     _otel_ctx: Context | None = None
     _scope: tuple[RevocableContext, Token[Context], Context] | None = None
 
@@ -193,8 +183,6 @@ class ProcessSpan(SingleEnd):
         self.process_ctx = process_ctx
         self.ids = ids
         self.began_in = process_generation()
-        if (handled := handled_exception()) is not None:
-            self.began_under = trail_of(handled)
 
     @property
     def handling(self) -> Handling:

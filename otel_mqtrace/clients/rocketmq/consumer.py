@@ -80,11 +80,6 @@ class RocketMqConsumerState(ConsumerState):
         """Return what the hook needs of messages."""
         return [incoming(message) for message in messages]
 
-    @property
-    def calls(self) -> list[ProcessSpan]:
-        """The handlings that have not ended."""
-        return [message.call for message in list(self._held) if message.call is not None]
-
     @guarded("rocketmq.next_turn")
     def next_turn(self) -> None:
         """The caller's thread receives again: nothing is current there any more, and what came too late is over."""
@@ -334,7 +329,7 @@ def _traced_receive(*, enter: bool) -> Wrapper:
 def _shut_down(consumer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     state = consumer_state(consumer)
     if state is not None:
-        state.close(closing_exception((), state.calls))
+        state.close(closing_exception(()))
 
 
 # -- settling -------------------------------------------------------------------------------------------------------

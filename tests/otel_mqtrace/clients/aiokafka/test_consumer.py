@@ -153,14 +153,13 @@ async def test_exception_that_leaves_the_block_fails_the_message(handing, spans)
     assert (span.attributes["error.type"], code_of(span)) == ("KeyError", ContextCode.EXCEPTION)
 
 
-@pytest.mark.parametrize(("close", "arguments"), [("stop", ()), ("__aexit__", (None, None, None))])
-async def test_close_in_the_handler_of_an_earlier_exception_is_a_success(handing, spans, close, arguments):
+async def test_block_that_ends_well_in_the_handler_of_an_earlier_exception_is_a_success(handing, spans):
     try:
         int("x")
     except ValueError:
         async with handing(1) as consumer:
             await consumer.getone()
-            await getattr(consumer, close)(*arguments)
+            await consumer.__aexit__(None, None, None)
     assert code_of(spans.take()) is ContextCode.SUCCESS
 
 
