@@ -47,7 +47,7 @@ def where(condition: Column, column: Column) -> Column:
     return pc.if_else(condition, column, pa.scalar(None, column.type))
 
 
-def coalesced(first: Column, *others: Column) -> Column:
+def coalesce(first: Column, *others: Column) -> Column:
     """Return in each row the first value that is there; a column that has them all is left as it is."""
     return reduce(lambda one, other: pc.coalesce(one, other) if one.null_count else one, others, first)
 
@@ -188,13 +188,13 @@ def runs_of(values: Ints | Mask) -> Iterator[tuple[int, int]]:
     return pairwise([*np.flatnonzero(begins_run(values)).tolist(), len(values)])
 
 
-def repeated(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def repeat_rows(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return for so many copies of each row which row each copy is of, and which of its copies it is."""
     rows = np.repeat(np.arange(len(counts)), counts)
     return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def opened(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Column]]:
+def unnest(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Column]]:
     """Return the contents (``inner``) of these rows' lists or maps, and where each begins and the last one ends."""
     bounds = lists.offsets.to_numpy().astype(np.int64)
     return bounds - bounds[0], [column.slice(bounds[0], bounds[-1] - bounds[0]) for column in inner]
@@ -277,7 +277,7 @@ def has_repeats(owners: npt.NDArray[np.int64], keys: Column) -> bool:
     return int(np.count_nonzero(mark(cells, pairs))) < len(pairs)
 
 
-def sliced(kind: Any, bounds: NDArray[np.int64], data: Any) -> Column:
+def slice_bytes(kind: Any, bounds: NDArray[np.int64], data: Any) -> Column:
     """Return ``data`` cut at ``bounds`` as a column of texts or bytes; nothing is copied."""
     buffers: Any = [None, pa.py_buffer(bounds.astype(np.int32).data), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(bounds) - 1, buffers)
@@ -304,11 +304,11 @@ def _null_where(texts: Column, empty: Column) -> Column:
 
 def json_arrays(offsets: Column, texts: Column) -> Column:
     """Return lists of texts, which may be null, as JSON; see :func:`offsets_of`."""
-    quoted = _enclosed('"', texts, '"') if is_made_of(texts, JSON_PLAIN) else map_values(texts, json_text, pa.string())
-    return _enclosed("[", pc.binary_join(pa.ListArray.from_arrays(offsets, pc.fill_null(quoted, "null")), ","), "]")
+    quoted = _enclose('"', texts, '"') if is_made_of(texts, JSON_PLAIN) else map_values(texts, json_text, pa.string())
+    return _enclose("[", pc.binary_join(pa.ListArray.from_arrays(offsets, pc.fill_null(quoted, "null")), ","), "]")
 
 
-def _enclosed(before: str, texts: Column, behind: str) -> Column:
+def _enclose(before: str, texts: Column, behind: str) -> Column:
     return pc.binary_join_element_wise(before, texts, behind, "")
 
 

@@ -293,13 +293,13 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     rules: Any = {"policy": _path_of(policy, "--policy"), "profile": profile, "native_writer": native_writer}
     window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
     settings = parse_settings(conf or ())
-    where: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": settings}
-    left: Any = {"out": into, "history": _path_of(history, "--history") or into / "history", "samples": samples}
-    with _early_workers((*native, *otlp), where, stream=stream):
+    placement: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": settings}
+    output: Any = {"out": into, "history": _path_of(history, "--history") or into / "history", "samples": samples}
+    with _early_workers((*native, *otlp), placement, stream=stream):
         from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
 
         reading = build_reading(msg_type_map, otlp_format, charset, client_config, (*native, *otlp))
-        options = ReconcileOptions(**sources, **rules, **window, **where, **left, strict=strict, reading=reading)
+        options = ReconcileOptions(**sources, **rules, **window, **placement, **output, strict=strict, reading=reading)
         _warn_of_newer(native_writer)
         return _run(options, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
 
@@ -316,11 +316,11 @@ def _path_of(text: str | None, option: str) -> AnyPath | None:
 
 
 @contextmanager
-def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: bool) -> Iterator[None]:
+def _early_workers(sources: Iterable[str], placement: dict[str, Any], *, stream: bool) -> Iterator[None]:
     """Choose the engine; the processes of the local one import their modules while this one does."""
     from spark_jobs.session import choose_engine  # noqa: PLC0415  (a list of commands does without)
 
-    name, reason = choose_engine(**where, stream=stream)
+    name, reason = choose_engine(**placement, stream=stream)
     early = sources if name == "local" and find_spec("pyarrow") and find_spec("jinja2") else ()
     with started_early(early, "spark_jobs.jobs.batch"):
         if name == "local":

@@ -164,10 +164,10 @@ def run(  # noqa: PLR0913 - the command's options
     if as_json:
         _write(inventory.to_json())
     elif wanted is None:
-        sys.stdout.write(_summary(inventory))
+        sys.stdout.write(_format_summary(inventory))
     notes, given = [], " ".join(sources)
     if wanted is not None and inventory.bad:
-        notes.append(f"{plural(inventory.malformed, 'bad piece')}; first: {_bad(inventory.bad[0])}")
+        notes.append(f"{plural(inventory.malformed, 'bad piece')}; first: {_format_bad(inventory.bad[0])}")
     if wanted is not None and inventory.items and wanted.value not in inventory.side:
         notes.append(f"{given} holds {_OTHERS[wanted]}")
     if not (inventory.items or inventory.malformed):
@@ -347,7 +347,7 @@ def _side_of(value: bytes) -> Side | None:
 
 
 # -- for people -----------------------------------------------------------------------------------------------------
-def _summary(found: Inventory) -> str:
+def _format_summary(found: Inventory) -> str:
     what = "records" if found.side == Side.NATIVE.value else "spans" if found.side == Side.OTLP.value else "items"
     rows = {
         "side": found.side,
@@ -356,33 +356,33 @@ def _summary(found: Inventory) -> str:
         what: found.items,
         "malformed": found.malformed,
         "cut-off tail": "yes" if found.truncated_tail else "no",
-        "first": _instant(found.first_ms),
-        "last": _instant(found.last_ms),
-        "records fit": _writers(found.written_by),
-        "topics": _names(found.topics),
-        "groups": _names(found.groups),
+        "first": _format_instant(found.first_ms),
+        "last": _format_instant(found.last_ms),
+        "records fit": _format_writers(found.written_by),
+        "topics": _format_names(found.topics),
+        "groups": _format_names(found.groups),
     }
     lines = [f"{name:<13} {value}" for name, value in rows.items()]
     lines += [f"written by    {why}" for why in found.writers["evidence"]]
-    lines += [f"bad           {_bad(piece)}" for piece in found.bad]
+    lines += [f"bad           {_format_bad(piece)}" for piece in found.bad]
     lines += [f"passed over   {reason}" for reason in found.passed_over]
     return "".join(f"{visible(line, limit=None)}\n" for line in lines)  # a path may hold anything
 
 
-def _writers(found: Counter[str]) -> str:
+def _format_writers(found: Counter[str]) -> str:
     """Return the writers that fit most records; ``--json`` has all."""
     shown = " or ".join(f"{name} ({count})" for name, count in found.most_common(_MOST_WRITERS))
     more = f", and {len(found) - _MOST_WRITERS} more in --json" if len(found) > _MOST_WRITERS else ""
     return f"{shown}{more}" or "-"
 
 
-def _names(found: set[str]) -> str:
+def _format_names(found: set[str]) -> str:
     shown = [visible(name, limit=_LONGEST_NAME) for name in sorted(found)[:_MOST_NAMES]]
     more = [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
     return ", ".join([*shown, *more]) or "-"
 
 
-def _bad(piece: BadPiece) -> str:
+def _format_bad(piece: BadPiece) -> str:
     line = "" if piece.line is None else f":{piece.line}"
     record = "" if piece.record_index is None else f" record {piece.record_index}"
     name = f" {piece.field}" if piece.field else ""
@@ -391,7 +391,7 @@ def _bad(piece: BadPiece) -> str:
     return f"{piece.path}{line}{record}{name}: {reason}{text}"
 
 
-def _instant(time_ms: int | None) -> str:
+def _format_instant(time_ms: int | None) -> str:
     if time_ms is None:
         return "-"
     try:

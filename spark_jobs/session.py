@@ -421,7 +421,7 @@ def job_group(spark: SparkSession, name: str, description: str) -> Iterator[None
             context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
 
-def cost(spark: SparkSession, group: str) -> tuple[int | None, int | None]:
+def count_jobs(spark: SparkSession, group: str) -> tuple[int | None, int | None]:
     """Return how many jobs and stages a group of jobs took; ``None`` over Connect, where that is unknown."""
     if is_connect(spark):
         return None, None
@@ -430,14 +430,14 @@ def cost(spark: SparkSession, group: str) -> tuple[int | None, int | None]:
     return len(jobs), len({stage for info in jobs for stage in info.stageIds})
 
 
-def cores(spark: SparkSession) -> int:
+def read_parallelism(spark: SparkSession) -> int:
     """Return how many tasks Spark runs at once; over Connect, where that is unknown, its usual number of partitions."""
     if is_connect(spark):
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     return int(spark.sparkContext.defaultParallelism)
 
 
-def versions(spark: SparkSession) -> dict[str, str]:
+def read_versions(spark: SparkSession) -> dict[str, str]:
     """Return the versions of Spark and of its Java."""
     if is_connect(spark):
         frame = spark.range(1).selectExpr("java_method('java.lang.System', 'getProperty', 'java.version')")

@@ -37,7 +37,7 @@ serve()
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use; macOS knows all of them only."""
+    """Return how many cores this process may use; macOS can only report all of them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

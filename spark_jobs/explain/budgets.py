@@ -20,7 +20,7 @@ from spark_jobs.explain.drop_budget import (
     Allocation,
     allocate,
     choose_rows,
-    count_losses,
+    count_lost_keys,
     find_stretches,
     group_residue,
     group_rows,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from spark_jobs.columns import Column, Mask
-    from spark_jobs.explain.drop_budget import Loss, LossGroup
+    from spark_jobs.explain.drop_budget import LossGroup, LostKeys
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
     from spark_jobs.schemas import CountedDrop, LedgerRead
@@ -145,7 +145,7 @@ class Budgets:
         if not most:
             return given
         grouped = group_residue(columns)
-        shares = share_out(count_losses(grouped, is_open, {}, {}), most)
+        shares = share_out(count_lost_keys(grouped, is_open, {}, {}), most)
         return _apply_reasons(given, choose_rows(columns, grouped, is_open, shares), Reason.NOT_SAMPLED)
 
     def _spend_drops(self, columns: Mapping[str, Column], given: Reasons, settled: Settled) -> Reasons:
@@ -156,7 +156,7 @@ class Budgets:
         services_of = {group: frozenset(some) for group, some in services.items()}
         # only native drops pay for lost ends, which otherwise take the places of other groups
         lost_ends = settled.lost_ends if any(drop.side == "native" for drop in self._drops) else {}
-        losses = count_losses(grouped, is_open, lost_ends, services_of)
+        losses = count_lost_keys(grouped, is_open, lost_ends, services_of)
         allocations, self._used, self._used_for_unsettled = allocate(losses, self._drops)
         return _apply_reasons(given, choose_rows(columns, grouped, is_open, allocations), Reason.DROP_ATTRIBUTED)
 
@@ -211,7 +211,7 @@ def allow_missing(keys: int, ratio: float, *, keys_per_message: float = 1.0) -> 
     return min(keys, math.floor(keys * (1 - ratio) + _Z_99_ONE_SIDED * spread)) if ratio < 1 else 0
 
 
-def share_out(losses: Iterable[Loss], most: int) -> list[Allocation]:
+def share_out(losses: Iterable[LostKeys], most: int) -> list[Allocation]:
     """Cover at most ``most`` keys that lack a span, of each group its share, by largest remainder, then by name."""
     open_ = sorted((loss for loss in losses if loss.group.lost == "otlp"), key=lambda loss: loss.group.name)
     whole = sum(loss.count for loss in open_)

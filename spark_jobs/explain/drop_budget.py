@@ -54,11 +54,11 @@ class LossGroup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostKeys:
     """How many keys of a group are lost, and the services that they may belong to.
 
-    ``known``: the keys have a verdict all the same; what is used for them covers no other. ``is_settled``: the next run
-    of a history does not see them again.
+    ``known``: the keys have a verdict already; a drop used for them covers no other key. ``is_settled``: the next run
+    of a history does not read them again.
     """
 
     group: LossGroup
@@ -88,7 +88,7 @@ class Spending(NamedTuple):
     used_for_unsettled: tuple[int, ...]
 
 
-def allocate(losses: Iterable[Loss], drops: Sequence[CountedDrop]) -> Spending:
+def allocate(losses: Iterable[LostKeys], drops: Sequence[CountedDrop]) -> Spending:
     """Spend ``drops`` on ``losses``."""
     wanted = sorted(losses, key=_position)
     alike = _group_alike(drops)
@@ -112,7 +112,7 @@ def allocate(losses: Iterable[Loss], drops: Sequence[CountedDrop]) -> Spending:
     return Spending(found, tuple(used), tuple(used_for_unsettled))
 
 
-def _position(loss: Loss) -> tuple[str, int, bool, str]:
+def _position(loss: LostKeys) -> tuple[str, int, bool, str]:
     return loss.group.lost, -1 if loss.group.cell is None else loss.group.cell, not loss.known, loss.group.name
 
 
@@ -165,7 +165,7 @@ class _DropIndex:
             for cell in range(bucket.start - 1, bucket.stop + 1):
                 self._near[drop.side, cell].append(place)
 
-    def find(self, loss: Loss) -> Iterator[tuple[int, _Rank]]:
+    def find(self, loss: LostKeys) -> Iterator[tuple[int, _Rank]]:
         """Yield the drops that may cover a loss."""
         lost, _, group, process, cell = loss.group
         group = group and bare(group)
@@ -366,12 +366,12 @@ def _process_in(kind: str, msg_id: str | None, attempt_id: str | None) -> str | 
     return made[begin : begin + 4].upper()
 
 
-def count_losses(
+def count_lost_keys(
     grouped: GroupedRows,
     is_open: Mask,
     lost_ends: Mapping[tuple[LossGroup, bool], int],
     services_of: Mapping[str | None, frozenset[str]],
-) -> list[Loss]:
+) -> list[LostKeys]:
     """Return the largest ``MOST_GROUPS`` groups of the open keys as losses.
 
     ``lost_ends`` are deliveries by group whose native end alone is lost, settled ones and those that may still get it;
@@ -379,8 +379,8 @@ def count_losses(
     group.
     """
     counts = np.bincount(grouped.group_of[is_open], minlength=len(grouped.groups)).tolist()
-    found = [Loss(of, count) for of, count in zip(grouped.groups, counts, strict=True) if count]
-    found += [Loss(of, count, known=True, is_settled=settled) for (of, settled), count in lost_ends.items()]
+    found = [LostKeys(of, count) for of, count in zip(grouped.groups, counts, strict=True) if count]
+    found += [LostKeys(of, count, known=True, is_settled=settled) for (of, settled), count in lost_ends.items()]
     found.sort(key=lambda loss: (not loss.known, -loss.count, loss.group.name, loss.is_settled))
     return [replace(loss, services=_services_of(loss.group, services_of)) for loss in found[:MOST_GROUPS]]
 

@@ -205,7 +205,7 @@ def collect_traffic(events: pa.Table, wanted: WantedKeys) -> Evidence:
     """
     rows = KeyedRows(flatten_sides(events.select(TRAFFIC_COLUMNS)))
     over_ms = rows.number("end_ms").coalesce(rows.number("start_ms")).believable()
-    families = [(rows.senders(), None), (rows.ids(rows.sender), rows.sender.drawn_ms)]
+    families = [(rows.senders(), None), (rows.ids(rows.sender), rows.sender.generated_ms)]
     return _add_up(families, {"otlp_ms": over_ms.to_arrow()}, _Sieve(wanted.keys))
 
 
@@ -248,7 +248,7 @@ def _counted_families(rows: KeyedRows, rules: frozenset[str]) -> Iterator[_Count
 
 def _counted_of_sends(rows: KeyedRows) -> Iterator[_Counted]:
     for drawn in (rows.sender, rows.listener):
-        yield rows.ids(drawn), drawn.drawn_ms
+        yield rows.ids(drawn), drawn.generated_ms
     event_ms = rows.number("event_ms").believable()
     is_idless = rows.is_publish & ~is_known(rows.columns["msg_id"])
     yield rows.in_slice("idless", "service", rows.number("otlp.start_ms")).where(is_idless), event_ms

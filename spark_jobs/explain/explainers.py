@@ -109,7 +109,7 @@ def _messages_of(verdicts: pa.Table, wanted: pa.Table) -> pa.Table:
 
 
 def merge_neighbours(parts: Sequence[Neighbours]) -> Neighbours:
-    """Return the nearest of all parts of the run, which were asked about the same messages."""
+    """Return the nearest neighbours in all parts of the run, each searched for the same messages."""
     found = []
     for neighbours in zip(*parts, strict=True):
         before = max((before for before, _ in neighbours if before), default=None)
@@ -214,7 +214,7 @@ def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach 
         return NO_REASONS
     columns = flatten_sides(residue)
     whole = rules.Residue(columns, pa.concat_tables(findings), np.zeros(len(residue), bool), policy)
-    wanted = _find_gap_questions(whole)
+    wanted = _find_gap_deliveries(whole)
     if len(wanted):
         is_missing = is_in_gap(merge_neighbours(find_neighbours(wanted)))
         missing = wanted["msg_id"].filter(pa.array(is_missing)).combine_chunks()
@@ -241,7 +241,7 @@ def _apply_rules(rows: ResidueRows) -> pa.Table:
     )
 
 
-def _find_gap_questions(residue: rules.Residue) -> pa.Table:
+def _find_gap_deliveries(residue: rules.Residue) -> pa.Table:
     """Return ``DELIVERIES``: the messages whose neighbours decide whether trace was switched off for them."""
     columns, findings = residue.columns, residue.findings
     groups = bare_names(columns["group"])

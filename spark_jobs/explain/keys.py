@@ -52,12 +52,12 @@ class Ids(NamedTuple):
 
     Attributes:
         process: a hash of the part that all ids of one process share.
-        drawn_ms: when the id was generated, in milliseconds since the month began.
+        generated_ms: when the id was generated, in milliseconds since the month began.
         counter: from 0 to ``COUNTER_VALUES`` - 1.
     """
 
     process: Keys
-    drawn_ms: NullableInts
+    generated_ms: NullableInts
     counter: NullableInts
 
 
@@ -66,15 +66,15 @@ def read_ids(texts: Column) -> Ids:
     rows = len(texts)
     known = is_true(pc.match_substring_regex(texts, _ID))
     process = np.zeros(rows, np.uint64)
-    drawn_ms, counter = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    generated_ms, counter = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     if known.any():
         ids = texts.filter(pa.array(known))
         process[known] = hash_texts(pc.utf8_slice_codeunits(ids, 0, -_OWN_DIGITS))
         data, bounds = binary_bytes(ids)
         digits = _DIGITS[np.frombuffer(data, np.uint8)[bounds[1:, None] - np.arange(_OWN_DIGITS, 0, -1)]]
-        drawn_ms[known] = _read_hex(digits[:, :_TIME_DIGITS])
+        generated_ms[known] = _read_hex(digits[:, :_TIME_DIGITS])
         counter[known] = _read_hex(digits[:, _TIME_DIGITS:])
-    return Ids(Keys(process, known), NullableInts(drawn_ms, known), NullableInts(counter, known))
+    return Ids(Keys(process, known), NullableInts(generated_ms, known), NullableInts(counter, known))
 
 
 def _read_hex(digits: npt.NDArray[np.uint8]) -> Ints:
@@ -153,7 +153,7 @@ class KeyedRows:
 
     def stretches(self) -> Keys:
         """Return the keys of the stretch of its process's time in which each message id was generated."""
-        return self.in_slice("stretch", "sender", self.sender.drawn_ms)
+        return self.in_slice("stretch", "sender", self.sender.generated_ms)
 
     def producers(self, *sides: str) -> Keys:
         """Return the keys of the producers of sends, client host with group, as the first of ``sides`` names them."""

@@ -119,7 +119,7 @@ def _sends_with_next_id(rows: ResidueRows) -> Iterator[tuple[int, _Send]]:
     nexts = [rows.evidence_of(f"next{step}") for step in range(1, NEXT_IDS + 1)]
     idless, ends = ([rows.evidence_of(f"{what}{later}") for later in (0, 1)] for what in ("idless", "end"))
     start_ms, end_ms = rows.number("otlp.start_ms"), rows.number("otlp.end_ms")
-    own_ms, keys = rows.sender.drawn_ms.values, rows.evidence_of("process").count("keys")
+    own_ms, keys = rows.sender.generated_ms.values, rows.evidence_of("process").count("keys")
     was_judged = was_lost(rows.columns)
     is_concerned = np.logical_or.reduce([each.is_known for each in nexts]) & start_ms.known & end_ms.known
     for row in np.flatnonzero(is_concerned & rows.is_alone("otlp") & rows.is_publish).tolist():
@@ -234,7 +234,7 @@ def find_lite_pull(rows: ResidueRows) -> Found:
 # head sampling takes all of a message's spans or none, a loss takes one here and one there. And only as many as chance
 # may leave out: an outage takes all spans for a while, a sampler its share at any time.
 def find_unsampled_sends(rows: ResidueRows) -> Found:
-    """Return the keys of messages whose send a link of another span says was not sampled."""
+    """Return the keys of messages whose send was not sampled, by the flags of a link to it."""
     return _follows_send(rows) & (rows.evidence_of("message").count("unsampled") > 0)
 
 

@@ -63,14 +63,14 @@ class CarriedOver:
             (``drop_read_again``).
         counts: events left open.
         read_again: carried events among the fresh ones.
-        by_position: carried spans whose only message id is its position.
+        by_place: carried spans whose only message id is its position.
     """
 
     files: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     read_again: Mapping[str, int] = field(default_factory=dict)
-    by_position: int = 0
+    by_place: int = 0
 
 
 def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[str], directory: str) -> CarriedOver:
@@ -89,12 +89,12 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
     read_again = sum((counts for counts, _ in found), Counter[str]())
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for _, rows in found)]))
     make_directory(directory)
-    files, counts, by_position, before = [], Counter[str](), 0, 0
+    files, counts, by_place, before = [], Counter[str](), 0, 0
     for number, path in enumerate(carried):
         events = read_rows(path, EVENT)
         ids = flatten_sides(events.select(["side", "msg_id", "offset_msg_id"]))
         counts.update(ids["side"].to_pylist())
-        by_position += int((identified_by_offset(ids) & is_equal(ids["side"], "otlp")).sum())
+        by_place += int((identified_by_offset(ids) & is_equal(ids["side"], "otlp")).sum())
         own = mark(len(events), rows[(rows >= before) & (rows < before + len(events))] - before)
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
         files.append(str(as_path(directory) / f"carried-{number:05d}.parquet"))
@@ -105,7 +105,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         again=tuple(carried) if read_again else (),
         counts=counts,
         read_again=read_again,
-        by_position=by_position,
+        by_place=by_place,
     )
 
 

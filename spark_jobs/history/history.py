@@ -22,7 +22,7 @@ from pyarrow import parquet
 from bridge.storage import hold, list_files, make_directory, read_row_groups, remove_tree, write_atomically
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.report.headline import matched
+from spark_jobs.report.headline import count_matched
 from spark_jobs.schemas import CountedDrop
 from spark_jobs.taxonomy import Status
 
@@ -243,7 +243,7 @@ def summarise_run(result: Result, *, run: int, wall_ns: int) -> dict[str, Any]:
         "verdict": result.verdict,
         "exit_code": result.exit_code,
         "conservation": result.conservation.holds,
-        "match_rate": matched(result).rate,
+        "match_rate": count_matched(result).rate,
         "status": dict(result.status),
         "reason": dict(result.reason),
         "gates": {gate.name: {"value": gate.value, "outcome": gate.outcome} for gate in result.gates},

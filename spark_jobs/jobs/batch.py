@@ -336,7 +336,7 @@ def _pieces(
         (*native.files, *carried.files),
         (*otlp.files, *carried.files),
         str(place.work / "named"),
-        by_place=otlp.by_place + carried.by_position,
+        by_place=otlp.by_place + carried.by_place,
     )
     # Carried events are in these files, of both sides: where they came from, or beside the spans that were named.
     return [*pieces_of(native.files), *pieces_of(spans, trace_topics=trace_topics)]

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Plan
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
-    from spark_jobs.report.result import MalformedSample
 
 
 def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progress) -> Graph:
@@ -78,7 +77,10 @@ def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progr
         replace_outcome(render_files(drawn), work, options.out, has_verdicts=False)
         malformed = sum(sum(side.survey.malformed.values()) for side in (native, otlp))
         found = engine.map(find_malformed, [*native.files, *otlp.files]) if malformed else []
-        first = [_describe(piece) for piece in first_malformed(chain(*found))[:1]]
+        first = [
+            f"{piece.path}{'' if piece.line is None else f':{piece.line}'}: {piece.reason}"
+            for piece in first_malformed(chain(*found))[:1]
+        ]
     return replace(
         drawn,
         unknown_files=frozenset().union(*(side.unknown for side in inputs)),
@@ -86,10 +88,6 @@ def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progr
         first_malformed="".join(first),
         truncated_tails=native.truncated_tails + otlp.truncated_tails,
     )
-
-
-def _describe(piece: MalformedSample) -> str:
-    return f"{piece.path}{'' if piece.line is None else f':{piece.line}'}: {piece.reason}"
 
 
 def _draw(

@@ -178,16 +178,16 @@ class _Files:
     """The files of a bucket: each is there once ``stack`` has been left, and none where it has no rows."""
 
     def __init__(self, how: BucketPlan, bucket: int, stack: ExitStack) -> None:
-        def opened(directory: str, name: str) -> Callable[[pa.Table], None]:
+        def open_file(directory: str, name: str) -> Callable[[pa.Table], None]:
             return stack.enter_context(open_rows(str(as_path(directory) / name)))
 
         name = f"part-{bucket:05d}.parquet"
         self._keeps_open = how.history.events is not None
         self._residue_rows = 0
-        self._write_settled = opened(how.settled, name)
-        self._write_residue = opened(how.residue, name)
-        self._write_left = opened(how.history.events or how.residue, name)
-        self._write_candidates = opened(how.residue, f"{CANDIDATES}{name}")
+        self._write_settled = open_file(how.settled, name)
+        self._write_residue = open_file(how.residue, name)
+        self._write_left = open_file(how.history.events or how.residue, name)
+        self._write_candidates = open_file(how.residue, f"{CANDIDATES}{name}")
 
     def write(self, judged: JudgedSlice, verdicts: pa.Table) -> pa.Table:
         """Write the verdicts, and where there is a history their events that may be left open; return the settled."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
     from spark_jobs.report.result import Result
-    from spark_jobs.sources.files import Inputs
+    from spark_jobs.sources.files import SourceSet
 
     Report = Callable[[Result], AbstractContextManager[Mapping[str, str]]]
 
@@ -103,8 +103,8 @@ class Chosen:
     """
 
     options: ReconcileOptions
-    native: Inputs
-    otlp: Inputs
+    native: SourceSet
+    otlp: SourceSet
     policy: Policy
     reasons: Mapping[str, str]
     is_settled: bool

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.sources.files import Inputs
+    from spark_jobs.sources.files import SourceSet
     from spark_jobs.sources.splits import Split
 
 _GROUP_ROWS: Final = 32_768
@@ -233,8 +233,8 @@ _DEFAULTS: Final = ReadOptions()
 
 def read_sides(  # noqa: PLR0913 - both sides, and how
     engine: Engine,
-    native: Inputs,
-    otlp: Inputs,
+    native: SourceSet,
+    otlp: SourceSet,
     work: AnyPath,
     *,
     options: ReadOptions,
@@ -257,7 +257,7 @@ def read_sides(  # noqa: PLR0913 - both sides, and how
 
 
 def read_side(
-    engine: Engine, side: Side, inputs: Inputs, directory: str, *, options: ReadOptions = _DEFAULTS
+    engine: Engine, side: Side, inputs: SourceSet, directory: str, *, options: ReadOptions = _DEFAULTS
 ) -> EventSide:
     """Read the inputs of a side, and write their events into ``directory``, emptied before.
 

@@ -27,7 +27,7 @@ from spark_jobs.jobs.reading import read_side
 from spark_jobs.jobs.workspace import open_engine, open_workspace, start_spark
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.session import is_connect, mute_interrupted_calls
-from spark_jobs.sources.files import Inputs, PassedOver, find_unknown, source_files
+from spark_jobs.sources.files import PassedOver, SourceSet, find_unknown, source_files
 from spark_jobs.sources.kafka import split_topics, topic_ranges
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.taxonomy import ExitCode, Verdict
@@ -250,10 +250,10 @@ class Ingest:
             side: {address: find_new_ranges(ranges, taken[side].offsets) for address, ranges in topics.items()}
             for side, topics in held.items()
         }
-        inputs = {side: Inputs(topics=topics) for side, topics in behind.items() if any(topics.values())}
+        inputs = {side: SourceSet(topics=topics) for side, topics in behind.items() if any(topics.values())}
         if inputs:
             self._progress("reading new messages")
-            how = name_native_writers(Inputs(topics=held["native"]), how)
+            how = name_native_writers(SourceSet(topics=held["native"]), how)
             self._read(engine, "topics", inputs, how)
 
     def _read_files(self, engine: Engine, paths: Sequence[AnyPath]) -> None:
@@ -273,14 +273,14 @@ class Ingest:
         others: list[PassedOver] = []
         native = source_files(self._srcs["native"], Side.NATIVE, only=fresh, passed_over=others)
         otlp = source_files(self._srcs["otlp"], Side.OTLP, layout=layout, only=fresh, passed_over=others)
-        inputs = {side: Inputs(files) for side, files in (("native", native), ("otlp", otlp)) if files}
+        inputs = {side: SourceSet(files) for side, files in (("native", native), ("otlp", otlp)) if files}
         if inputs:
             self._progress(f"reading {plural(len(native) + len(otlp), 'new file')}")
-            self._read(engine, "files", inputs, name_native_writers(Inputs(native), how))
-        self._passed_over |= {str(path) for path in paths}  # what is neither side is looked at once
+            self._read(engine, "files", inputs, name_native_writers(SourceSet(native), how))
+        self._passed_over |= {str(path) for path in paths}  # files of neither side are read once
         self.unknown |= find_unknown(others)
 
-    def _read(self, engine: Engine, kind: str, inputs: Mapping[str, Inputs], how: ReadOptions) -> None:
+    def _read(self, engine: Engine, kind: str, inputs: Mapping[str, SourceSet], how: ReadOptions) -> None:
         files = [str(file.path) for given in inputs.values() for file in given.files]
         sizes = {path: size for path in files if (size := _size_of(path)) is not None}
         name = self.ingested.make_batch(kind)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import as_path, open_parquet
-from spark_jobs.judging.counts import bucket_width_ms, in_order
+from spark_jobs.judging.counts import bucket_width_ms, sort_counts
 from spark_jobs.judging.evidence import SLOWEST, rank_differing, rank_hosts
 from spark_jobs.policy import gates
 from spark_jobs.report.result import (
@@ -211,11 +211,11 @@ def summarise(
     inputs, conservation = balance_inputs(run.sides, run.carried, counts, known)
     gated = gates.evaluate_gates(counts, known, policy)
     doubt = gates.find_doubt(counts, known, policy)
-    verdict, code = gates.conclude(gated, policy, holds=conservation.holds, conclusive=doubt is None)
+    verdict, code = gates.decide_verdict(gated, policy, holds=conservation.holds, conclusive=doubt is None)
     instances, left_off = rank_hosts(run.judged.counted.hosts)
     profile, native_writer = policy.writer_names
     width_ms = bucket_width_ms(known.first_ms, known.data_end_ms)
-    counted: dict[str, Any] = {name: in_order(getattr(counts, name)) for name in _COUNTED}
+    counted: dict[str, Any] = {name: sort_counts(getattr(counts, name)) for name in _COUNTED}
     return Result(
         verdict=verdict.value,
         exit_code=int(code),
@@ -238,7 +238,7 @@ def summarise(
         slowest=read_slowest(run.samples),
         timelines=dict(sorted(messages.items())),
         timeline=tuple(
-            TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=in_order(found))
+            TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=sort_counts(found))
             for start_ms, found in sorted(counts.buckets.items())
         ),
         malformed=tuple(replace(piece, text=policy.hide(piece.text)) for piece in _locate_lines(malformed)),
@@ -258,7 +258,7 @@ def judged_window(known: Facts, policy: Policy) -> Span:
 
 
 def _fields(run: JudgedRun, counts: Tally) -> tuple[Field, ...]:
-    found = {name: in_order(counts.fields[name]) for name in COMPARED_FIELDS}
+    found = {name: sort_counts(counts.fields[name]) for name in COMPARED_FIELDS}
     shown = {name for name, verdicts in found.items() if FieldVerdict.DIFFERENT.value in verdicts}
     differing = rank_differing(run.judged.counted.differing)
     return tuple(
@@ -273,13 +273,13 @@ def balance_inputs(
 ) -> tuple[Inputs, Conservation]:
     """Return the balance of both sides and whether it holds: counts before parsing against those of the verdicts."""
     named = zip(("native", "otlp"), sides, strict=True)
-    books = {side: _balance_side(side, read, carried, tally, facts) for side, read in named}
+    balances = {side: _balance_side(side, read, carried, tally, facts) for side, read in named}
     native_both = tally.keys["native"] - tally.status[Status.NATIVE_ONLY.value] - tally.pending["native"]
     otlp_both = tally.keys["otlp"] - tally.status[Status.OTLP_ONLY.value] - tally.pending["otlp"]
-    return Inputs(**books), Conservation(
-        holds=not any(map(gap, books.values())) and native_both == otlp_both == tally.keys["both"],
-        native=f"{_describe_balance(books['native'])}; {native_both} keys on both sides",
-        otlp=f"{_describe_balance(books['otlp'])}; {otlp_both} keys on both sides",
+    return Inputs(**balances), Conservation(
+        holds=not any(map(gap, balances.values())) and native_both == otlp_both == tally.keys["both"],
+        native=f"{_describe_balance(balances['native'])}; {native_both} keys on both sides",
+        otlp=f"{_describe_balance(balances['otlp'])}; {otlp_both} keys on both sides",
     )
 
 
@@ -307,11 +307,11 @@ def _balance_side(side: str, read: EventSide, carried: CarriedOver, tally: Tally
     )
 
 
-def _describe_balance(book: SideInputs) -> str:
-    carried = f" + {book.carried} carried" if book.carried else ""
-    again = f"{book.read_again} read again + " if book.carried else ""
+def _describe_balance(side: SideInputs) -> str:
+    carried = f" + {side.carried} carried" if side.carried else ""
+    again = f"{side.read_again} read again + " if side.carried else ""
     return (
-        f"{book.records_read} read + {book.exploded} exploded{carried} {'≠' if gap(book) else '='} {again}"
-        f"{book.malformed} malformed + {book.out_of_scope} out of scope + {book.half_merged} halves merged + "
-        f"{book.exact_duplicates} exact and {book.other_duplicates} other duplicates + {book.canonical_keys} keys"
+        f"{side.records_read} read + {side.exploded} exploded{carried} {'≠' if gap(side) else '='} {again}"
+        f"{side.malformed} malformed + {side.out_of_scope} out of scope + {side.half_merged} halves merged + "
+        f"{side.exact_duplicates} exact and {side.other_duplicates} other duplicates + {side.canonical_keys} keys"
     )

@@ -23,13 +23,13 @@ from spark_jobs.history.history import open_history
 from spark_jobs.report.result import RESULT_FILE, VERDICTS, SparkCost
 from spark_jobs.session import (
     build_session,
-    cores,
-    cost,
+    count_jobs,
     is_connect,
     job_group,
     mute_interrupted_calls,
     peer_errors,
-    versions,
+    read_parallelism,
+    read_versions,
 )
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def open_engine(
         group = f"mqtrace-{secrets.token_hex(8)}"
         with job_group(session, group, description), peer_errors():
             # Python processes of a Spark of our own run only our tasks: they need no pandas (40 MiB).
-            yield SparkEngine(session, cores(session), group=group, owns_workers=not is_connect(session))
+            yield SparkEngine(session, read_parallelism(session), group=group, owns_workers=not is_connect(session))
 
 
 def start_spark(options: ReconcileOptions, progress: Callable[[str], None]) -> SparkSession:
@@ -214,7 +214,7 @@ def record_engine(result: Result, place: Workspace) -> Result:
     engine, wall_seconds = place.engine, round((place.clock.monotonic_ns() - place.started_ns) / _NS_PER_S, 3)
     spark, found = None, {_DISTRIBUTION: version(_DISTRIBUTION)}
     if engine.name == "spark":
-        jobs, stages = cost(engine.session, engine.group)  # type: ignore[attr-defined]
+        jobs, stages = count_jobs(engine.session, engine.group)  # type: ignore[attr-defined]
         spark = SparkCost(jobs=jobs, stages=stages, wall_seconds=wall_seconds)
-        found |= versions(engine.session)  # type: ignore[attr-defined]
+        found |= read_versions(engine.session)  # type: ignore[attr-defined]
     return replace(result, engine=engine.name, spark=spark, versions=found, wall_seconds=wall_seconds)

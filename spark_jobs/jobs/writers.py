@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import TraceContext
     from otel_mqtrace.wire.native.guess import Guess
     from spark_jobs.jobs.reading import ReadOptions
-    from spark_jobs.sources.files import Inputs, SourceFile
+    from spark_jobs.sources.files import SourceFile, SourceSet
     from spark_jobs.sources.kafka import PartitionRange
 
 MOST_SPANS: Final = 2_000
-"""Spans of a file that are looked at, at most."""
+"""The most spans that are read of a file."""
 MOST_MESSAGING_SPANS: Final = 200
 """Spans about messages after which a file needs no more."""
 MOST_RECORDS: Final = 1_000
-"""Native records of a file that are looked at, at most."""
+"""The most native records that are read of a file."""
 _MOST_TOPIC_MESSAGES: Final = 100  # of each partition
 _MOST_PARTITIONS: Final = 4
 _FORWARDER_SCOPE: Final = "bridge.forwarder"
@@ -103,7 +103,7 @@ class RecordSigns:
 
     Attributes:
         source: the path of the file, or the address of the topic.
-        records: good records looked at.
+        records: the good records read.
         broker_ids: sends with the offset id of a RocketMQ broker.
         kafka_places: sends with ``topic-partition@offset`` instead, which only our hooks write.
         grpc_ids: sends with the id of a RocketMQ 5 gRPC client; only our hooks record those.
@@ -246,7 +246,7 @@ class Choice(NamedTuple):
     reasons: Mapping[str, str]
 
 
-def find_writers(native: Inputs, otlp: Inputs, how: ReadOptions, *, profile: str, native_writer: str) -> Choice:
+def find_writers(native: SourceSet, otlp: SourceSet, how: ReadOptions, *, profile: str, native_writer: str) -> Choice:
     """Return the writers of both sides: those of the options (unless ``auto``), else of the heads of the sources.
 
     Raises:
@@ -275,7 +275,7 @@ def choose_writers(
     return Choice(profile, native_writer, {name: why for name, why in reasons.items() if why is not None})
 
 
-def _sample_spans(given: Inputs, how: ReadOptions) -> Iterator[SpanSigns]:
+def _sample_spans(given: SourceSet, how: ReadOptions) -> Iterator[SpanSigns]:
     yield from map(sample_spans, _spread(given.files))
     for address, ranges in given.topics.items():
         yield sample_span_topic(address, _first_values(ranges, how.client_config))
@@ -285,7 +285,7 @@ def _spread(files: Sequence[SourceFile]) -> list[SourceFile]:
     return [files[at * len(files) // MOST_FILES] for at in range(MOST_FILES)] if len(files) > MOST_FILES else [*files]
 
 
-def _sample_records(given: Inputs, how: ReadOptions, *, each: bool = False) -> Iterator[RecordSigns]:
+def _sample_records(given: SourceSet, how: ReadOptions, *, each: bool = False) -> Iterator[RecordSigns]:
     for file in given.files if each else _spread(given.files):
         yield sample_records(file, charset=how.charset)
     for address, ranges in given.topics.items():
@@ -353,7 +353,7 @@ def _choose_of_each_source(samples: Sequence[RecordSigns]) -> tuple[str, str]:
     return native_writer, f"native writer {native_writer}: {_OWN_IDS} in {_sources(own)}, {signs}"
 
 
-def name_native_writers(native: Inputs, how: ReadOptions) -> ReadOptions:
+def name_native_writers(native: SourceSet, how: ReadOptions) -> ReadOptions:
     """Return how to read a native side that mixes writers: each file and topic with its own; else ``how`` as it is."""
     own, mixed, others = how.native_writer.partition(MIXED)
     if not mixed:

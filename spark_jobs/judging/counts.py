@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import opened
+from spark_jobs.columns import unnest
 from spark_jobs.judging.columns import NullableInts, is_any_of, is_equal, maximum
 from spark_jobs.judging.merge import COUNTS
 from spark_jobs.report.result import AGES, Finding
@@ -115,7 +115,7 @@ def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
             tally.buckets.setdefault(row["start_ms"], Counter())[row["status"], row["reason"]] += row["keys"]
     inside = pa.array(~is_equal(verdicts["status"], Status.OUT_OF_SCOPE.value))
     maps = verdicts["field_verdicts"].filter(inside).drop_null()
-    names, found = opened(maps, maps.keys, maps.items)[1]
+    names, found = unnest(maps, maps.keys, maps.items)[1]
     for row in _group({"name": names, "verdict": found}):
         tally.fields[row["name"]][row["verdict"]] += row["keys"]
     return tally
@@ -134,10 +134,10 @@ def _group(words: Mapping[str, Column], sums: Mapping[str, Column] | None = None
 _PLACES: Final = {word: place for words in (Status, Reason) for place, word in enumerate(list[str](words))}
 
 
-def in_order(counts: Mapping[Any, Any]) -> dict[Any, Any]:
+def sort_counts(counts: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return the same counts in one order, whatever the buckets: statuses and reasons as in their lists."""
     items = sorted(counts.items(), key=_order)
-    return {key: in_order(each) if isinstance(each, dict) else each for key, each in items}
+    return {key: sort_counts(each) if isinstance(each, dict) else each for key, each in items}
 
 
 def _order(item: tuple[Any, Any]) -> list[tuple[int, str]]:

@@ -167,7 +167,7 @@ def group_histograms(groups: Ints, values: NullableInts) -> Iterator[tuple[int, 
     names, known = names[begins], known[begins]
     for begin, end in runs_of(names):
         one = Histogram(known[begin:end], counts[begin:end], int(known[begin]), int(known[end - 1]))
-        yield int(names[begin]), one.bounded()
+        yield int(names[begin]), one.bound()
 
 
 _MOST_VALUES: Final = 10_000
@@ -192,7 +192,7 @@ class Histogram:
     def of(cls, values: Ints) -> Histogram:
         """Return the histogram of at least one value."""
         distinct, counts = np.unique(values, return_counts=True)
-        return cls(distinct, counts, int(distinct[0]), int(distinct[-1])).bounded()
+        return cls(distinct, counts, int(distinct[0]), int(distinct[-1])).bound()
 
     @classmethod
     def merge(cls, parts: Sequence[Histogram]) -> Histogram:
@@ -200,7 +200,7 @@ class Histogram:
         values, places = np.unique(np.concatenate([part.values for part in parts]), return_inverse=True)
         counts = np.bincount(places, weights=np.concatenate([part.counts for part in parts])).astype(np.int64)
         least, most = min(part.least for part in parts), max(part.most for part in parts)
-        return cls(values, counts, least, most, any(part.is_rounded for part in parts)).bounded()
+        return cls(values, counts, least, most, any(part.is_rounded for part in parts)).bound()
 
     @property
     def count(self) -> int:
@@ -213,7 +213,7 @@ class Histogram:
         wanted = np.ceil(np.array(shares) * so_far[-1])
         return [int(value) for value in self.values[np.searchsorted(so_far, wanted)]]
 
-    def bounded(self) -> Histogram:
+    def bound(self) -> Histogram:
         """Return it with no more values than are counted exactly."""
         if len(self.values) <= _MOST_VALUES and not self.is_rounded:
             return self

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import apply_to_distinct, encode, is_known, mix, opened
+from spark_jobs.columns import apply_to_distinct, encode, is_known, mix, unnest
 from spark_jobs.judging.columns import LATEST, NullableInts, either, is_equal, number_in_runs, single_arrays
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
@@ -92,7 +92,7 @@ def count_differing(columns: Mapping[str, Column]) -> Differing:
     """Count the pairs of values of each field that is DIFFERENT somewhere, the most frequent ones of each."""
     maps = columns["field_verdicts"].drop_null()
     rows_of = np.flatnonzero(is_known(columns["field_verdicts"]))
-    bounds, (keys, words) = opened(maps, maps.keys, maps.items)
+    bounds, (keys, words) = unnest(maps, maps.keys, maps.items)
     hits = np.flatnonzero(is_equal(words, FieldVerdict.DIFFERENT.value))
     owner = rows_of[np.searchsorted(bounds, hits, side="right") - 1]
     names = np.array(keys.take(pa.array(hits)).to_pylist(), object)

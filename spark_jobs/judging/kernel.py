@@ -1,4 +1,4 @@
-"""Judge the events of one bucket of messages: identify, fold, pair, look around, compare, decide."""
+"""Judge the events of one bucket of messages: identify, merge, pair, add context, compare, decide."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import encode, find_groups, join_codes, map_values, mark, repeated, take_rows
+from spark_jobs.columns import encode, find_groups, join_codes, map_values, mark, repeat_rows, take_rows
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
@@ -169,7 +169,7 @@ def _candidates(line: _Timeline) -> tuple[Ints, Ints]:
     last = span_count[block] - 1
     low = np.clip(np.minimum(place, beside) - _REACH, 0, None)
     high = np.minimum(np.maximum(place, beside) + _REACH, last)
-    of_native, at = repeated(np.maximum(high - low + 1, 0))
+    of_native, at = repeat_rows(np.maximum(high - low + 1, 0))
     at += low[of_native]
     in_reach = (np.abs(at - place[of_native]) <= _REACH) | (np.abs(at - beside[of_native]) <= _REACH)
     of_native, at = of_native[in_reach], at[in_reach]
@@ -254,7 +254,7 @@ def join_pairs(merged: Merged, pairs: Pairs) -> tuple[Merged, Ints]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class MessageContexts:
     """The context of each message: its first send, and whether a malformed record of either side names it."""
 
     sent: NullableInts
@@ -265,11 +265,11 @@ class Messages:
     otlp_damaged: Mask
 
 
-def describe_messages(given: Input, keys: Merged) -> Messages:
+def describe_messages(given: Input, keys: Merged) -> MessageContexts:
     """Return the context of the messages of a bucket."""
     sends = keys.take(np.flatnonzero(keys.kind == PUBLISH))
     mentioned = given.kinds == MENTIONED
-    return Messages(
+    return MessageContexts(
         sent=least_per_group(sends.message, given.messages, sends.start),
         sent_end=least_per_group(sends.message, given.messages, sends.end),
         sent_in_batch=mark(given.messages, sends.message[_is_of_batch(given, sends)]),

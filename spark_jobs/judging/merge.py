@@ -252,15 +252,15 @@ def _merge_sides(given: Input, group_of: Ints, rows: Ints, records: Ints) -> dic
     elapsed = of_native("cost_ms") * sizes
     computed_end = (start + elapsed).where(records[:, AFTER] > 0)
 
-    def merged(on_side: Mask, start: NullableInts, end: NullableInts) -> MergedSide:
+    def make_side(on_side: Mask, start: NullableInts, end: NullableInts) -> MergedSide:
         first_seen = least_per_group(group_of, len(rows), runs.where(on_side))
         left_as = events["left_as"].filter(pa.array(on_side))
         left_as = least_text_per_group(group_of[on_side], len(rows), left_as)
         return MergedSide(start=start, end=end, first_seen=first_seen, left_as=left_as)
 
     return {
-        "native": merged(given.is_native, start.coalesce(end - elapsed), end.coalesce(computed_end)),
-        "otlp": merged(~given.is_native, of_span("start_ms"), of_span("end_ms")),
+        "native": make_side(given.is_native, start.coalesce(end - elapsed), end.coalesce(computed_end)),
+        "otlp": make_side(~given.is_native, of_span("start_ms"), of_span("end_ms")),
     }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_jobs.columns import Column, Ints, Mask
-    from spark_jobs.judging.match import Messages
+    from spark_jobs.judging.match import MessageContexts
     from spark_jobs.judging.merge import Input, Merged
     from spark_jobs.judging.plan import Plan
 
@@ -30,7 +30,7 @@ _TIMINGS: Final = ("no_time", "future", "late_both", "late_native", "late_otlp",
 _DUPLICATES: Final = ("conflicting", "equivalent", "exact", None)
 
 
-def lay_out(given: Input, keys: Merged, messages: Messages, plan: Plan) -> pa.Table:
+def lay_out(given: Input, keys: Merged, messages: MessageContexts, plan: Plan) -> pa.Table:
     """Return ``VERDICT`` of some keys; ``lifecycle`` is null."""
     sides = Sides(given.events, keys)
     compared = compare_sides(sides, plan)
@@ -77,11 +77,11 @@ def lay_out(given: Input, keys: Merged, messages: Messages, plan: Plan) -> pa.Ta
         "lifecycle": pa.nulls(len(sides), pa.string()),
         "first_seen_run": first_seen,
     }
-    arrays = [_typed(columns[field.name], field.type) for field in VERDICT]
+    arrays = [_cast(columns[field.name], field.type) for field in VERDICT]
     return pa.table(arrays, schema=VERDICT)
 
 
-def _typed(column: Any, kind: Any) -> Column:
+def _cast(column: Any, kind: Any) -> Column:
     return (pa.array(column) if isinstance(column, np.ndarray) else column).cast(kind)
 
 

@@ -30,21 +30,21 @@ from otel_mqtrace.wire.native.layout import (
 )
 from spark_jobs.columns import (
     binary_bytes,
-    coalesced,
+    coalesce,
     is_known,
     is_true,
     is_utf8,
     make_batch,
     map_values,
     pc,
-    repeated,
+    repeat_rows,
     runs_of,
     take_groups,
     take_rows,
     where,
 )
 from spark_jobs.normalise.native_text import ENUM_TEXTS, TERMINATOR, field_type, read_text
-from spark_jobs.normalise.values import folded_id, hashed, key_sets, present
+from spark_jobs.normalise.values import fold_ids, hash_rows, key_sets, null_where_absent
 from spark_jobs.schemas import BAD, BODY, READ_EVENT, bad_piece
 from spark_jobs.taxonomy import Kind
 
@@ -104,7 +104,7 @@ def record_columns(
     read, lines = _Reader(counts, msg_type_map, charset), _Lines()
     for batch in bodies:
         parts = (part for block in _blocks(batch) for part in read.block(block))
-        yield from map(lines.number, map(_joined, take_groups(parts, _size_of, rows=MOST_ROWS, size=MOST_TEXT)))
+        yield from map(lines.number, map(_concatenate, take_groups(parts, _size_of, rows=MOST_ROWS, size=MOST_TEXT)))
 
 
 def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -118,7 +118,7 @@ def _size_of(part: _Columns) -> tuple[int, int]:
     return len(part["type"]), sum(column.nbytes for column in part.values())
 
 
-def _joined(parts: list[_Columns]) -> _Columns:
+def _concatenate(parts: list[_Columns]) -> _Columns:
     if len(parts) == 1:
         return parts[0]
     return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
@@ -157,12 +157,12 @@ class _Reader:
         is_left_out = _is_left_out(bodies)
         data, bounds = self._block_text(bodies.column("body"), is_left_out)
         found = read_text(data, bounds, msg_type_map=self.msg_type_map)
-        columns = {**found.columns, **_of_bodies(bodies, found.body)}
+        columns = {**found.columns, **_take_from_bodies(bodies, found.body)}
         is_odd = found.is_odd | is_left_out
         starts = np.searchsorted(found.body, np.arange(len(is_odd) + 1))
         for start, end in runs_of(is_odd):
             if is_odd[start]:
-                yield from self._decoded(bodies.slice(start, end - start))
+                yield from self._decode(bodies.slice(start, end - start))
             else:
                 self.counts.expected += data.count(TERMINATOR, bounds[start], bounds[end])
                 first, count = starts[start], starts[end] - starts[start]
@@ -175,12 +175,12 @@ class _Reader:
             if _is_ended(data, bounds) and is_utf8(data):
                 return data, bounds
         texts = [
-            b"" if left_out else _ended(self._text(body).encode())
+            b"" if left_out else _terminate(self._text(body).encode())
             for body, left_out in zip(bodies.to_pylist(), is_left_out.tolist(), strict=True)
         ]
         return b"".join(texts), np.cumsum([0, *map(len, texts)])
 
-    def _decoded(self, bodies: pa.RecordBatch) -> Iterator[_Columns]:
+    def _decode(self, bodies: pa.RecordBatch) -> Iterator[_Columns]:
         rows = (row for body in bodies.to_pylist() for row in self._rows(body))
         yield from map(_columns, take_groups(rows, lambda row: (1, len(row["hash"])), rows=MOST_ROWS, size=MOST_TEXT))
 
@@ -198,7 +198,7 @@ class _Reader:
             # a SubAfter that CLOUD changed had one more separator at its end
             written = FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "")
             numbers = {"record_index": index, "call_size": call_size, "surplus": 0 if index else surplus}
-            yield {**place, **numbers, **_named(fields, values), "hash": written.encode()}
+            yield {**place, **numbers, **_name_values(fields, values), "hash": written.encode()}
 
     def _text(self, body: bytes | None) -> str:
         """Return the text of a body as Arrow takes it: some charsets, such as UTF-7, can encode half a character."""
@@ -215,12 +215,12 @@ def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:
     return bool((ends == TERMINATOR[0]).all())
 
 
-def _ended(text: bytes) -> bytes:
+def _terminate(text: bytes) -> bytes:
     """Return a text with a terminator: the codec reads a last record without one like any other."""
     return text + TERMINATOR if text and not text.endswith(TERMINATOR) else text
 
 
-def _of_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
+def _take_from_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
     """Return the columns that records take from their bodies; none of these is bad or glued."""
     return {
         **{name: take_rows(bodies.column(name), body) for name in _OF_BODY},
@@ -263,7 +263,7 @@ def _call(fields: list[str]) -> tuple[str, str] | None:
     return fields[0], fields[at] if at < len(fields) else ""
 
 
-def _named(fields: list[str], values: tuple[Any, ...] | BadRecord) -> dict[str, Any]:
+def _name_values(fields: list[str], values: tuple[Any, ...] | BadRecord) -> dict[str, Any]:
     """Return what the codec made of a record by column: its values, or why it is bad."""
     if isinstance(values, BadRecord):
         within = FIELD_SEPARATOR.join(fields)
@@ -277,7 +277,7 @@ def _named(fields: list[str], values: tuple[Any, ...] | BadRecord) -> dict[str, 
 
 def _columns(rows: list[dict[str, Any]]) -> _Columns:
     columns = {one.name: pa.array([row.get(one.name) for row in rows], one.type) for one in _SCHEMA}
-    return {**columns, "hash": hashed(row["hash"] for row in rows)}
+    return {**columns, "hash": hash_rows(row["hash"] for row in rows)}
 
 
 _JOINED: Final = ","
@@ -325,7 +325,7 @@ def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
     split = {name: pc.split_pattern(records[name], _JOINED) for name in _ONE_EACH}
     others = {name: column for name, column in records.items() if name not in _ONE_EACH}
     counts = np.maximum(np.diff(split["msg_id"].offsets.to_numpy()), 1)
-    rows, id_at = repeated(counts)
+    rows, id_at = repeat_rows(counts)
     is_copied = len(rows) > len(counts)
     for some in _slices(rows, others) if is_copied else [slice(None)]:
         of, at = rows[some], id_at[some]
@@ -361,15 +361,15 @@ def _events(messages: Mapping[str, Column], name_writers: Callable[[Column], Col
     return {
         **{name: messages[name] for name in (*plain, "from_transaction_check", "record_index", "bad")},
         **{name: messages[name] for name in ("arrival_ms", "path", "line")},
-        **{name: present(messages[name]) for name in _PRESENT},
+        **{name: null_where_absent(messages[name]) for name in _PRESENT},
         "side": pa.repeat("native", rows),
         "kind": map_values(types, _KIND.get, pa.string()),
         "half": map_values(types, _HALF.get, pa.string()),
-        **{name: folded_id(messages[name]) for name in ("msg_id", "offset_msg_id", "transaction_id")},
-        "attempt_id": folded_id(messages["request_id"]),
+        **{name: fold_ids(messages[name]) for name in ("msg_id", "offset_msg_id", "transaction_id")},
+        "attempt_id": fold_ids(messages["request_id"]),
         "keys": key_sets(messages["keys"]),
         "start_ms": where(pc.invert(is_after), timestamp_ms),
-        "end_ms": coalesced(where(is_publish, _sum(timestamp_ms, cost_ms)), where(is_after, timestamp_ms)),
+        "end_ms": coalesce(where(is_publish, _sum(timestamp_ms, cost_ms)), where(is_after, timestamp_ms)),
         "cost_ms": cost_ms,
         "batch_size": pc.if_else(is_publish, messages["id_count"].cast(pa.int32()), messages["call_size"]),
         "writer": name_writers(messages["path"]),

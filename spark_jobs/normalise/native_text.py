@@ -28,8 +28,8 @@ from otel_mqtrace.wire.native.layout import (
     FieldKind,
     form_for,
 )
-from spark_jobs.columns import binary_bytes, is_known, is_true, mark, sliced, take_rows
-from spark_jobs.normalise.values import hashed
+from spark_jobs.columns import binary_bytes, is_known, is_true, mark, slice_bytes, take_rows
+from spark_jobs.normalise.values import hash_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,7 +98,7 @@ def read_text(data: bytes, bounds: NDArray[np.int64], *, msg_type_map: str) -> T
         kept = np.flatnonzero(~is_odd_body[body])
         columns = {name: take_rows(column, kept) for name, column in columns.items()}
         texts, body = [texts[at] for at in kept.tolist()], body[kept]
-    columns["hash"] = hashed(texts)
+    columns["hash"] = hash_rows(texts)
     return TextRecords(columns, body, is_odd_body)
 
 
@@ -118,7 +118,7 @@ class _Pieces:
         bounds = np.zeros(len(cuts) + 1, np.int64)
         bounds[1:] = cuts - np.arange(len(cuts))
         text = data.translate(None, SEPARATOR + TERMINATOR)
-        self._fields = sliced(pa.string(), bounds, text)
+        self._fields = slice_bytes(pa.string(), bounds, text)
         last = np.flatnonzero(block[cuts] == TERMINATOR[0])
         self.ends = cuts[last]
         self._first = np.concatenate([[0], last[:-1] + 1])[: len(last)]

@@ -24,18 +24,18 @@ from otel_mqtrace._clock import NS_PER_MS
 from spark_jobs.columns import (
     apply_to_distinct,
     as_rows,
-    coalesced,
+    coalesce,
     is_known,
     make_batch,
     map_values,
     offsets_from,
-    opened,
     pc,
-    repeated,
+    repeat_rows,
     take_rows,
+    unnest,
     where,
 )
-from spark_jobs.normalise.values import first_text, folded_id, integer, key_sets_of_json, present, row_hashes
+from spark_jobs.normalise.values import first_texts, fold_ids, hash_spans, key_sets_of_json, null_where_absent, to_ints
 from spark_jobs.schemas import READ_EVENT
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def event_batches(batches: Iterable[pa.RecordBatch], *, trace_topics: Sequence[s
     topics = frozenset({*TRACE_TOPIC_NAMES, *trace_topics})
     for batch in batches:
         if batch.num_rows:
-            spans = SpanBatch(_hashed(batch), topics)
+            spans = SpanBatch(_add_hashes(batch), topics)
             yield make_batch(_events(spans), len(spans), READ_EVENT)
 
 
-def _hashed(batch: pa.RecordBatch) -> dict[str, Column]:
+def _add_hashes(batch: pa.RecordBatch) -> dict[str, Column]:
     """Return the columns of a batch with ``raw_hash``; a bad span keeps no other fields."""
     columns: dict[str, Column] = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns["raw_hash"] = row_hashes(columns)
+    columns["raw_hash"] = hash_spans(columns)
     if columns["bad"].null_count == batch.num_rows:
         return columns
     rows = pa.array(range(batch.num_rows))
@@ -94,19 +94,19 @@ def _events(spans: SpanBatch) -> dict[str, Column]:
     return {
         **{name: messages.of_span(name) for name in _OF_SPAN},
         **{name: roles[name] for name in _OF_ROLE},
-        **{name: present(spans.text(name)) for name in _PRESENT},
-        **{name: folded_id(spans.text(name)) for name in ("attempt_id", "transaction_id")},
-        **{name: integer(spans.text(name), _INT) for name in ("retry_times", "body_length")},
+        **{name: null_where_absent(spans.text(name)) for name in _PRESENT},
+        **{name: fold_ids(spans.text(name)) for name in ("attempt_id", "transaction_id")},
+        **{name: to_ints(spans.text(name), _INT) for name in ("retry_times", "body_length")},
         # Without an id a message is named by its place, as RocketMQ's own getMsgId and we do.
-        "msg_id": folded_id(coalesced(where(dotted.is_null(), own_id), place)),
-        "offset_msg_id": folded_id(place),
+        "msg_id": fold_ids(coalesce(where(dotted.is_null(), own_id), place)),
+        "offset_msg_id": fold_ids(place),
         # A send that got no answer (one-way, refused) has its id in a captured property only.
         "id_source": where(own_id.is_valid(), id_source),
         "group_name": _group_names(spans),
         "keys": where(pc.greater(pc.list_value_length(keys), 0), keys),
         "start_ms": start_ms,
         "end_ms": where(has_ended, end_ms),
-        "cost_ms": where(has_ended, coalesced(integer(spans.text("cost_ms"), _LONG), pc.subtract(end_ms, start_ms))),
+        "cost_ms": where(has_ended, coalesce(to_ints(spans.text("cost_ms"), _LONG), pc.subtract(end_ms, start_ms))),
         "batch_size": _batch_sizes(spans),
         "links": messages.link_places(),
         "sent_sampled": _sent_sampled(spans),
@@ -125,9 +125,9 @@ def _place(spans: SpanBatch, dotted: Column) -> Column:
     """Return the place of the message: ``topic-partition@offset``, or what the writer calls its physical id."""
     given = spans.text("offset_msg_id")
     partition, offset = spans.text("partition"), spans.text("kafka_offset")
-    is_place = pc.and_(pc.greater(integer(partition, _INT), -1), pc.greater(integer(offset, _LONG), -1))
+    is_place = pc.and_(pc.greater(to_ints(partition, _INT), -1), pc.greater(to_ints(offset, _LONG), -1))
     place = pc.binary_join_element_wise(spans.text("topic"), "-", partition, "@", offset, "")
-    return coalesced(given, where(is_place, place), dotted)
+    return coalesce(given, where(is_place, place), dotted)
 
 
 def _dotted_place(spans: SpanBatch) -> Column:
@@ -140,7 +140,8 @@ def _dotted_place(spans: SpanBatch) -> Column:
 def _group_names(spans: SpanBatch) -> Column:
     """Old names of the Java agent: the group is only in the name of the thread that ran the listener."""
     threads = map_values(spans.text("thread_name"), group_of_thread, pa.string())
-    return coalesced(present(spans.text("group_name")), where(pc.equal(spans.roles["kind"], "consume"), threads))
+    is_consume = pc.equal(spans.roles["kind"], "consume")
+    return coalesce(null_where_absent(spans.text("group_name")), where(is_consume, threads))
 
 
 def _batch_sizes(spans: SpanBatch) -> Column:
@@ -148,7 +149,7 @@ def _batch_sizes(spans: SpanBatch) -> Column:
     together = pa.array(spans.messages.together, _INT)
     counted = where(pc.greater(together, 1), together)
     alone = where(spans.roles["is_alone"], pa.repeat(pa.scalar(1, _INT), len(spans)))
-    return coalesced(counted, integer(spans.text("batch_count"), _INT), alone)
+    return coalesce(counted, to_ints(spans.text("batch_count"), _INT), alone)
 
 
 def _sent_sampled(spans: SpanBatch) -> Column:
@@ -178,7 +179,7 @@ class Attributes:
     """The attributes of the spans of a batch, or of their links: a column of maps, and texts found in it."""
 
     def __init__(self, maps: Column) -> None:
-        bounds, (keys, self._values) = opened(maps, maps.keys, maps.items)
+        bounds, (keys, self._values) = unnest(maps, maps.keys, maps.items)
         codes: Column = pc.index_in(keys, pa.array(_NAMES, pa.string()))
         known = np.flatnonzero(is_known(codes) & is_known(self._values))
         found = codes.fill_null(0).to_numpy()[known].astype(np.int16)  # which numpy sorts in linear time
@@ -190,7 +191,7 @@ class Attributes:
 
     def text(self, field: str) -> Column:
         """Return a field as text: the first name that is there, else the first text in the first array that is."""
-        firsts = (first_text(column) for column in self._named(ALIASES[field].arrays))
+        firsts = (first_texts(column) for column in self._named(ALIASES[field].arrays))
         return self._first([*self._named(ALIASES[field].names), *firsts], pa.string())
 
     def own_text(self, field: str) -> Column:
@@ -212,14 +213,14 @@ class Attributes:
         return take_rows(self._values, rows)
 
     def _first(self, columns: list[Column], kind: Any) -> Column:
-        return coalesced(*columns) if columns else pa.nulls(self._count, kind)
+        return coalesce(*columns) if columns else pa.nulls(self._count, kind)
 
 
 _JOINED: Final = ","
 _PLACE: Final = ["trace_id", "span_id"]
 
 
-class Messages:
+class SpanMessages:
     """The messages of a batch of spans, in order.
 
     Attributes:
@@ -232,7 +233,7 @@ class Messages:
 
     def __init__(self, spans: Mapping[str, Column]) -> None:
         self._spans, links = spans, spans["links"]
-        bounds, (self._links,) = opened(links, links.values)
+        bounds, (self._links,) = unnest(links, links.values)
         self._first_link, self._link_count = bounds[:-1], np.diff(bounds)
         self._of_spans, self._of_links = Attributes(spans["attributes"]), Attributes(self._links.field("attributes"))
         self._given = self._of_spans.text("msg_id")
@@ -243,7 +244,7 @@ class Messages:
         is_message = is_naming | np.repeat(~is_known(self._of_spans.text("trace_type")), self._link_count)
         by_link = np.where(named & (ids == 1), self._count_links(is_message), 0)
         counts = np.where(by_link > 0, by_link, ids)
-        self._span, self.at = repeated(counts)
+        self._span, self.at = repeat_rows(counts)
         self.together = counts[self._span]
         self._is_link = by_link[self._span] > 0
         self._link = np.full(len(self._span), -1)
@@ -287,7 +288,7 @@ class Messages:
         """Return the one link of a message that has its own; else the first message of the span has them all."""
         all_links = np.where(self.at == 0, self._link_count[self._span], 0)
         counts = np.where(self._is_link, 1, all_links)
-        messages, at = repeated(counts)
+        messages, at = repeat_rows(counts)
         links = pa.array(np.where(self._is_link, self._link, self._first_link[self._span])[messages] + at)
         places = pa.StructArray.from_arrays([self._links.field(name).take(links) for name in _PLACE], _PLACE)
         has_links = self._is_link | (self.at == 0) & is_known(self._spans["links"])[self._span]
@@ -303,7 +304,7 @@ class Messages:
         """Return a field of the message's own link, else of its span, where it is ``of_span`` if that is given."""
         if of_span is None:
             of_span = self._spread(field(self._of_spans))
-        return coalesced(take_rows(field(self._of_links), self._link), of_span) if self._is_link.any() else of_span
+        return coalesce(take_rows(field(self._of_links), self._link), of_span) if self._is_link.any() else of_span
 
     def _spread(self, column: Column) -> Column:
         return column.take(pa.array(self._span))
@@ -323,7 +324,7 @@ class SpanBatch:
     """
 
     def __init__(self, spans: Mapping[str, Column], trace_topics: Collection[str]) -> None:
-        self.messages = Messages(spans)
+        self.messages = SpanMessages(spans)
         self.text = cache(self.messages.text)
         facts = self._facts(trace_topics)
         roles, like = apply_to_distinct(

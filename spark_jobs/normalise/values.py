@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from bridge.codec.framing import read_json, text_of_json
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
-from spark_jobs.columns import binary_bytes, map_values, opened, sliced, where, whole_number
+from spark_jobs.columns import binary_bytes, map_values, slice_bytes, unnest, where, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,27 +29,27 @@ _HEX: Final = r"\A[0-9A-Fa-f]+\z"
 _ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'
 
 
-def present(texts: Column) -> Column:
+def null_where_absent(texts: Column) -> Column:
     """Return the texts, null for a writer's placeholder (``otel_mqtrace.wire.native.layout.absent``)."""
     return where(pc.invert(pc.is_in(texts, pa.array(_ABSENT))), texts)
 
 
-def folded_id(texts: Column) -> Column:
+def fold_ids(texts: Column) -> Column:
     """Return ids in upper case where they are hexadecimal, as they are otherwise, null where absent."""
-    known = present(pc.utf8_trim(texts, " "))
+    known = null_where_absent(pc.utf8_trim(texts, " "))
     upper = pc.ascii_upper(known)
     if known.equals(upper):  # as nearly all ids are written; matching is most of the cost
         return known
     return pc.if_else(pc.match_substring_regex(known, _HEX), upper, known)
 
 
-def integer(texts: Column, kind: Any) -> Column:
+def to_ints(texts: Column, kind: Any) -> Column:
     """Return the numbers that Spark's ``try_cast`` sees in the texts, null where it sees none of type ``kind``."""
     return map_values(texts, partial(whole_number, bits=kind.bit_width), kind)
 
 
-def first_text(texts: Column) -> Column:
-    """Return of each JSON array of texts the first, null where there is none."""
+def first_texts(texts: Column) -> Column:
+    """Return the first text of each JSON array of texts, null where there is none."""
     return map_values(texts, lambda text: next(iter(json_texts(text) or ()), None), pa.string())
 
 
@@ -66,7 +66,7 @@ def key_sets(texts: Column) -> Column:
     """Return the keys in each text of keys, as native records have it: distinct, sorted; null where there is none."""
     if pc.any(pc.match_substring(texts, KEY_SEPARATOR)).as_py():
         return map_values(texts, lambda text: _distinct((text,)) or None, pa.list_(pa.string()))
-    return _alone(present(texts))
+    return _alone(null_where_absent(texts))
 
 
 def _alone(keys: Column) -> Column:
@@ -99,21 +99,21 @@ _LINK_TEXTS: Final = ("trace_id", "span_id")
 _EMPTY: Final = blake2b(digest_size=8)
 
 
-def row_hashes(spans: Mapping[str, Column]) -> Column:
+def hash_spans(spans: Mapping[str, Column]) -> Column:
     """Return a number for each row of ``schemas.SPAN``; its place in a file does not count."""
     links = spans["links"]
-    bounds, (linked,) = opened(links, links.values)
+    bounds, (linked,) = unnest(links, links.values)
     numbers = [column for name in _NUMBERS for column in _number(spans[name])]
     parts = _parts([spans[name] for name in _TEXTS], [*numbers, np.diff(bounds)], spans["attributes"])
     if len(linked):
         of_links = _parts([linked.field(name) for name in _LINK_TEXTS], [], linked.field("attributes"))
-        data, at = binary_bytes(_joined(of_links))
+        data, at = binary_bytes(_join(of_links))
         parts.append(_pieces(data, at[bounds]))
-    data, at = binary_bytes(_joined(parts))
-    return hashed(data[start:end] for start, end in pairwise(at.tolist()))
+    data, at = binary_bytes(_join(parts))
+    return hash_rows(data[start:end] for start, end in pairwise(at.tolist()))
 
 
-def hashed(rows: Iterable[bytes]) -> Column:
+def hash_rows(rows: Iterable[bytes]) -> Column:
     """Return a number of 64 bits for the bytes of each row."""
     digests = b"".join(map(_digest, rows))
     return pa.array(np.frombuffer(digests, "<i8"))
@@ -126,7 +126,7 @@ def _digest(row: bytes) -> bytes:
 
 
 def _parts(texts: Sequence[Column], numbers: Sequence[NDArray[np.int64]], maps: Column) -> list[Column]:
-    bounds, (keys, values) = opened(maps, maps.keys, maps.items)
+    bounds, (keys, values) = unnest(maps, maps.keys, maps.items)
     head = np.stack([*map(_lengths, texts), *numbers, np.diff(bounds)], axis=1).astype("<i8")
     lengths = np.stack([_lengths(keys), _lengths(values)], axis=1).astype("<i4")
     return [
@@ -137,12 +137,12 @@ def _parts(texts: Sequence[Column], numbers: Sequence[NDArray[np.int64]], maps: 
     ]
 
 
-def _joined(parts: Sequence[Column]) -> Column:
+def _join(parts: Sequence[Column]) -> Column:
     return pc.binary_join_element_wise(*parts, b"")
 
 
 def _pieces(data: bytes, bounds: NDArray[np.int64]) -> Column:
-    return sliced(pa.binary(), bounds, data)
+    return slice_bytes(pa.binary(), bounds, data)
 
 
 def _number(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -175,7 +175,7 @@ def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
     return None
 
 
-def conclude(gates: Sequence[Gate], policy: Policy, *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
+def decide_verdict(gates: Sequence[Gate], policy: Policy, *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
     """Return verdict and exit code: a broken identity outranks everything, then doubt, then a failed gate.
 
     A gate that may fail a run but had nothing to measure leaves the run undecided. Strictness does not extend that to

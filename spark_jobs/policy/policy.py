@@ -1,4 +1,4 @@
-"""The policy of a run, what it tolerates: the TOML file over the defaults, one line for the first error; printed."""
+"""The policy of a run: what it tolerates, read from a TOML file over the defaults, and printed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _is_silent(rule: SilentRule, key: Alone) -> bool:
     return all(name is None or name == own for name, own in wanted)
 
 
-def _declared(name: str, side: str, when: Callable[[Alone], bool]) -> ByDesign:
+def _declare(name: str, side: str, when: Callable[[Alone], bool]) -> ByDesign:
     return ByDesign(rule=f"policy_says_{name}", status=LACKING[side], when=when)
 
 
@@ -138,10 +138,10 @@ class Policy(Tolerances):
         kinds = ((rule, kind) for rule in self._writers() for kind in rule.never)
         return (
             *(
-                _declared(f"{rule.writer}_never_records_{kind}", rule.side, partial(is_kind, Kind(kind)))
+                _declare(f"{rule.writer}_never_records_{kind}", rule.side, partial(is_kind, Kind(kind)))
                 for rule, kind in kinds
             ),
-            *(_declared("silent", rule.side, partial(_is_silent, rule)) for rule in self.silent),
+            *(_declare("silent", rule.side, partial(_is_silent, rule)) for rule in self.silent),
         )
 
     def _writers(self) -> Iterable[WriterRule]:

@@ -106,7 +106,7 @@ _TIMELINE_HEIGHT: Final = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar(TimeBucket):
+class TimelineBar(TimeBucket):
     """One or more neighbouring buckets drawn as one, after ``gap_ms`` without any event."""
 
     gap_ms: int = 0
@@ -131,7 +131,7 @@ class _Panel:
     def bottom(self) -> int:
         return self.top + self.height
 
-    def counts(self, bar: Bar) -> dict[str, int]:
+    def counts(self, bar: TimelineBar) -> dict[str, int]:
         groups = bar.groups
         return {name: groups.get(name, 0) for name in self.groups}
 
@@ -139,11 +139,11 @@ class _Panel:
 _PANELS: Final = (_Panel("all events", 22, 100, tuple(GROUP_COLOUR)), _Panel("problems only", 164, 56, (PROBLEM,)))
 
 
-def merge_buckets(buckets: Iterable[TimeBucket]) -> list[Bar]:
+def merge_buckets(buckets: Iterable[TimeBucket]) -> list[TimelineBar]:
     """Return at most 96 bars, oldest first; missing time is a gap, so that one wild clock does not squeeze the rest."""
     ordered = sorted(buckets, key=lambda bucket: bucket.start_ms)
     chunk = -(-len(ordered) // _MOST_BARS) or 1
-    bars: list[Bar] = []
+    bars: list[TimelineBar] = []
     for at in range(0, len(ordered), chunk):
         merged = ordered[at : at + chunk]
         findings: Counter[Finding] = Counter()
@@ -151,11 +151,11 @@ def merge_buckets(buckets: Iterable[TimeBucket]) -> list[Bar]:
             findings.update(bucket.findings)
         start_ms, end_ms = merged[0].start_ms, merged[-1].start_ms + merged[-1].width_ms
         gap_ms = max(start_ms - bars[-1].start_ms - bars[-1].width_ms, 0) if bars else 0
-        bars.append(Bar(start_ms=start_ms, width_ms=end_ms - start_ms, findings=dict(findings), gap_ms=gap_ms))
+        bars.append(TimelineBar(start_ms=start_ms, width_ms=end_ms - start_ms, findings=dict(findings), gap_ms=gap_ms))
     return bars
 
 
-def assign_losses(bars: Sequence[Bar], counted: Iterable[tuple[int, str, int]]) -> dict[int, int]:
+def assign_losses(bars: Sequence[TimelineBar], counted: Iterable[tuple[int, str, int]]) -> dict[int, int]:
     """Return the losses in ``counted`` (``Ledger.over_time``) by the index of the bar they fall into."""
     starts = [bar.start_ms for bar in bars]
     losses: Counter[int] = Counter()
@@ -166,7 +166,7 @@ def assign_losses(bars: Sequence[Bar], counted: Iterable[tuple[int, str, int]]) 
     return dict(losses)
 
 
-def timeline(bars: Sequence[Bar], losses: Mapping[int, int]) -> Markup:
+def timeline(bars: Sequence[TimelineBar], losses: Mapping[int, int]) -> Markup:
     """Return both panels over one time axis; ``losses`` (``assign_losses``) are drawn over the problems."""
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1)
     marks = [mark for panel in _PANELS for mark in _panel(panel, bars, step)]
@@ -176,7 +176,7 @@ def timeline(bars: Sequence[Bar], losses: Mapping[int, int]) -> Markup:
     return drawing(marks, width=_WIDTH, height=_TIMELINE_HEIGHT, text=text, css="wide")
 
 
-def _panel(panel: _Panel, bars: Sequence[Bar], step: float) -> list[Markup]:
+def _panel(panel: _Panel, bars: Sequence[TimelineBar], step: float) -> list[Markup]:
     highest = max((sum(panel.counts(bar).values()) for bar in bars), default=0)
     bottom = panel.bottom
     marks = _base(panel.title, panel.top, bottom)
@@ -202,7 +202,7 @@ def _base(title: str, top: float, bottom: float) -> list[Markup]:
     return [label(_LEFT, top - 8, title, font_weight=600), base]
 
 
-def _loss_column(bar: Bar, losses: int, x: float, step: float, highest: int) -> Markup:
+def _loss_column(bar: TimelineBar, losses: int, x: float, step: float, highest: int) -> Markup:
     panel = _PANELS[-1]
     tall = max(panel.height * losses / highest, 2.0)
     look = {"fill_opacity": 0, "stroke": "currentColor", "stroke_width": 1.5, "stroke_dasharray": "3 2"}
@@ -210,7 +210,7 @@ def _loss_column(bar: Bar, losses: int, x: float, step: float, highest: int) -> 
     return titled(f"{utc(bar.start_ms)}, {duration(bar.width_ms)}: the ledger counted {count(losses)} lost", box)
 
 
-def _time_axis(bars: Sequence[Bar], step: float) -> list[Markup]:
+def _time_axis(bars: Sequence[TimelineBar], step: float) -> list[Markup]:
     """Return the times below the bars, the date where it changes, and a dashed line at every gap."""
     every = max(-(-len(bars) // _TIME_LABELS), -(-_LABEL_WIDTH // max(int(step), 1)))
     bottom = _PANELS[-1].bottom

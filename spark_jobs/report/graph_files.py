@@ -129,7 +129,7 @@ def _card(card: _Card) -> Markup:
     first = card.middle - (_NAME_HEIGHT + _LINE_HEIGHT * len(card.lines)) / 2 + 17
     marks = [
         rect(card.left, card.top, _CARD_WIDTH, card.height, colour, **box),
-        label(card.left + 10, first, _shortened(name, _LONGEST_NAME), size=12.5, font_weight=600),
+        label(card.left + 10, first, _shorten(name, _LONGEST_NAME), size=12.5, font_weight=600),
     ]
     for at, text in enumerate(card.lines, start=1):
         marks.append(label(card.left + 10, first + _LINE_HEIGHT * at + 1, text, size=11, fill_opacity=0.85))
@@ -138,7 +138,7 @@ def _card(card: _Card) -> Markup:
     return titled("\n".join(parts), *marks)
 
 
-def _shortened(text: str, longest: int) -> str:
+def _shorten(text: str, longest: int) -> str:
     """Return ``text`` without its middle: names differ at their ends."""
     if len(text) <= longest:
         return text
@@ -155,7 +155,7 @@ def _notes(graph: Graph) -> dict[str, tuple[str, ...]]:
     notes = {}
     for node in graph.nodes:
         is_topic = node.kind == "topic"
-        lines = _wrapped(_topic_note(totals[node.id]) if is_topic else _party_note(node, edges_of[node.id]))
+        lines = _wrap(_topic_note(totals[node.id]) if is_topic else _party_note(node, edges_of[node.id]))
         notes[node.id] = lines if is_topic else _with_service(lines, node)
     return notes
 
@@ -177,7 +177,7 @@ def _party_note(node: Node, edges: list[Edge]) -> list[str]:
     return [f"{count(legs)} {verb}", f"{_share(failures, legs)} failed" if failures else ""]
 
 
-def _wrapped(parts: Iterable[str]) -> tuple[str, ...]:
+def _wrap(parts: Iterable[str]) -> tuple[str, ...]:
     lines: list[str] = []
     for part in filter(None, parts):
         if lines and len(f"{lines[-1]} · {part}") <= _LONGEST_NOTE:
@@ -192,7 +192,7 @@ def _with_service(lines: tuple[str, ...], node: Node) -> tuple[str, ...]:
     room = _LONGEST_NOTE - len(lines[-1]) - 3
     if node.kind == "producer" or node.services == (node.name,) or not service or room < _LEAST_SERVICE:
         return lines
-    return (*lines[:-1], f"{lines[-1]} · {_shortened(service, room)}")
+    return (*lines[:-1], f"{lines[-1]} · {_shorten(service, room)}")
 
 
 # -- edges -------------------------------------------------------------------------------------------------------------
@@ -244,16 +244,16 @@ def _edge(edge: Edge, cards: Mapping[str, _Card], y1: float, y2: float, most: in
 
 
 def _brief(edge: Edge) -> str:
-    text = _rounded(edge.count)
+    text = _round(edge.count)
     for more in (
         f" · {_share(edge.failures, edge.count)} failed" if edge.failures else "",
-        f" · {_rounded(edge.again)} again" if edge.again else "",
+        f" · {_round(edge.again)} again" if edge.again else "",
     ):
         text += more if len(text + more) <= _LONGEST_LABEL else ""
     return text
 
 
-def _rounded(n: int) -> str:
+def _round(n: int) -> str:
     """Return up to five digits as they are, larger numbers as ``120k``, ``1.2M`` or ``3.4G``."""
     for size, unit in ((10**9, "G"), (10**6, "M")):
         if n >= size:
@@ -293,7 +293,7 @@ def _choose_columns(graph: Graph) -> _Columns:
     inside = {node.id for nodes in kept.values() for node in nodes}
     edges = tuple(edge for edge in graph.edges if edge.source in inside and edge.target in inside)
     return _Columns(
-        shown=_untangled(kept, edges),
+        shown=_untangle(kept, edges),
         hidden={kind: len(by_kind[kind]) - len(kept[kind]) for kind in NODE_KINDS},
         edges=edges,
     )
@@ -307,7 +307,7 @@ def _busiest(nodes: Iterable[Node], edges: Iterable[Edge], at_most: int) -> list
     return sorted(tied, key=lambda node: (-busy[node.id], node.id))[:at_most]
 
 
-def _untangled(kept: dict[str, list[Node]], edges: Iterable[Edge]) -> dict[str, tuple[Node, ...]]:
+def _untangle(kept: dict[str, list[Node]], edges: Iterable[Edge]) -> dict[str, tuple[Node, ...]]:
     neighbours: defaultdict[str, list[str]] = defaultdict(list)
     for edge in edges:
         neighbours[edge.source].append(edge.target)
@@ -333,16 +333,16 @@ def render_dot(graph: Graph) -> str:
     """Return the graph for Graphviz, left to right."""
     lines = ["digraph messages {", "  rankdir=LR;", '  node [fontname="sans-serif"];']
     lines += [
-        f"  {_quoted(node.id)} [label={_quoted(node_name(node))}, shape={_SHAPES[node.kind]}];" for node in graph.nodes
+        f"  {_quote(node.id)} [label={_quote(node_name(node))}, shape={_SHAPES[node.kind]}];" for node in graph.nodes
     ]
     for edge in graph.edges:
         colour = ", color=red" if edge.failures or edge.never_consumed or edge.never_published else ""
-        ends = f"{_quoted(edge.source)} -> {_quoted(edge.target)}"
-        lines.append(f"  {ends} [label={_quoted(describe_edge(edge))}, weight={min(edge.count, 1000)}{colour}];")
+        ends = f"{_quote(edge.source)} -> {_quote(edge.target)}"
+        lines.append(f"  {ends} [label={_quote(describe_edge(edge))}, weight={min(edge.count, 1000)}{colour}];")
     return "\n".join((*lines, "}")) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = visible(text, limit=2_000).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

@@ -69,7 +69,7 @@ class Matched:
         return self.keys / self.checked if self.checked > 0 else None
 
 
-def matched(result: Result) -> Matched:
+def count_matched(result: Result) -> Matched:
     """Return the events that are equal on both sides, of those that both sides should have."""
     judged = sum(keys for name, keys in result.status.items() if name not in _UNJUDGED)
     both = sum(n for name, n in result.status.items() if group_finding(name) == FINE)
@@ -144,7 +144,7 @@ def list_figures(result: Result) -> list[tuple[str, str, str]]:
     """Return the figures of the run as (label, value, note), in reading order."""
     left = sum(result.status.get(name, 0) for name in _UNJUDGED)
     judged = sum(result.status.values()) - left
-    equal = matched(result)
+    equal = count_matched(result)
     rate = percent(equal.keys, equal.checked)
     found = [
         ("Events judged", count(judged), f"and {count(left)} not judged"),

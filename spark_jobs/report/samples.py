@@ -181,11 +181,11 @@ def _rows(sample: Sample) -> Iterator[_FieldRow]:
             continue
         verdict = str(verdicts.get(name) or "")
         marked = bool(verdict) and group_field_verdict(verdict) != FINE and verdict != FieldVerdict.NOT_COMPARABLE
-        cells = _marked(left, right) if marked else (escape(left or ABSENT), escape(right or ABSENT))
+        cells = _mark_differences(left, right) if marked else (escape(left or ABSENT), escape(right or ABSENT))
         yield _FieldRow(visible(name), *cells, visible(verdict), same=left == right and not marked, marked=marked)
 
 
-def _marked(left: str | None, right: str | None) -> tuple[Markup, Markup]:
+def _mark_differences(left: str | None, right: str | None) -> tuple[Markup, Markup]:
     if left is None or right is None:
         return _mark(left or ABSENT, 0, 0), _mark(right or ABSENT, 0, 0)
     shortest = min(len(left), len(right))

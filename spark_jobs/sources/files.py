@@ -66,7 +66,7 @@ def source_files(
 ) -> tuple[SourceFile, ...]:
     """Return the files of ``side`` (``None``: either) behind ``srcs``, without repetition, sorted within each source.
 
-    ``layout`` replaces detection. ``only`` are the files to look at; they need not hold ``side``. ``passed_over`` gets
+    ``layout`` replaces detection. ``only`` are the files to read; they need not hold ``side``. ``passed_over`` gets
     the files of directories and globs that hold something else.
 
     Raises:
@@ -137,7 +137,7 @@ def _detect(path: AnyPath) -> Layout | UnreadableInputError:
 
 @lru_cache(maxsize=1 << 16)
 def _detect_version(path: AnyPath, _size: int, _mtime_ns: int) -> Layout:
-    """Detect a file once: a stream looks at it for each side, and to detect one takes 2 ms."""
+    """Detect a file once: a stream needs it for each side, and to detect one takes 2 ms."""
     return detect_layout(path)
 
 
@@ -180,7 +180,7 @@ def _check_first_line(file: SourceFile) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class SourceSet:
     """What is read of one side: files, and the offsets of each topic; ``unknown`` files hold neither side."""
 
     files: tuple[SourceFile, ...] = ()
@@ -204,7 +204,7 @@ class Inputs:
 
 def find_inputs(
     side: Side, srcs: Sequence[str], client_config: Mapping[str, str], *, layout: str | None = None
-) -> Inputs:
+) -> SourceSet:
     """Return the inputs behind the sources of a side; of files only the heads are read.
 
     Raises:
@@ -218,7 +218,7 @@ def find_inputs(
     passed_over: list[PassedOver] = []
     files = source_files(paths, side, layout=None if layout is None else Layout(layout), passed_over=passed_over)
     topics = {address: topic_ranges(address, client_config) for address in addresses}
-    return Inputs(files, topics, find_unknown(passed_over))
+    return SourceSet(files, topics, find_unknown(passed_over))
 
 
 def find_unknown(passed_over: Iterable[PassedOver]) -> frozenset[str]:

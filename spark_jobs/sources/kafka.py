@@ -32,7 +32,7 @@ def split_topics(srcs: Iterable[str]) -> tuple[tuple[str, ...], tuple[Address, .
     """Return the sources that are files, and the topics among them, each once and in order.
 
     Raises:
-        UsageError: a source starts as a topic's address and is none.
+        UsageError: a source starts like a topic's address but is not one.
     """
     srcs = tuple(srcs)
     topics = [parse_address(src) for src in srcs if src.startswith(_SCHEME)]

@@ -207,7 +207,7 @@ def _loss_counter(key: Series) -> LossCounter | None:
     counter = next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
     if counter is None or counter.label is None:
         return counter
-    value = _underscored(key[1]).get(counter.label)
+    value = _underscore(key[1]).get(counter.label)
     is_loss = bool(value) if counter.value is None else value == counter.value
     return counter if is_loss else None
 
@@ -229,12 +229,12 @@ def _once(answered: Iterable[tuple[int, CountedDrop]]) -> list[CountedDrop]:
     return drops
 
 
-def _underscored(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _underscore(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name.replace(".", "_"): value for name, value in pairs}
 
 
 def _drop(counter: LossCounter, increment: Increment) -> CountedDrop:
-    labels, resource = map(_underscored, increment.series[1:])
+    labels, resource = map(_underscore, increment.series[1:])
 
     def either(name: str) -> str | None:
         return resource.get(name) or labels.get(name) or None

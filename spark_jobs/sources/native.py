@@ -177,7 +177,7 @@ def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
 
 
 def _read_line(line: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the fields, as of ``BODY``, of each object of a line, and of what is none behind them."""
+    """Yield the fields of ``BODY`` for each object of a line, and for the text behind them that is not one."""
     for at, (value, text) in enumerate(read_objects(line)):
         fields = value if isinstance(value, dict) else {}
         yield {**_read_body(fields, text), **_read_origin(fields), "is_joined": at > 0}

@@ -22,7 +22,7 @@ from spark_jobs.columns import (
     HEX,
     LOWER_HEX,
     Column,
-    coalesced,
+    coalesce,
     fields_of,
     has_repeats,
     is_made_of,
@@ -35,7 +35,7 @@ from spark_jobs.columns import (
     parents_of,
     pc,
 )
-from spark_jobs.sources.span_batches import SpanColumns
+from spark_jobs.sources.span_batches import DeclinedError, SpanColumns
 
 _HEAD_BYTES: Final = 64 << 10
 # A null in place of a message can end the process in the parser; under these names null is not the same as absent.
@@ -45,10 +45,6 @@ _NULL: Final = re.compile(
 _NO_NUMBER: Final = re.compile(rb"[:\[,]\s*-?(?:Inf|NaN)\s*[,\]}]")  # which the parser takes for one
 _NAME: Final = re.compile(rb'"(\w+)"\s*:')
 _SNAKE_NAME: Final = re.compile(SNAKE_NAME.encode())
-
-
-class _DeclinedError(Exception):
-    """The block holds something that is not read here."""
 
 
 def read_json(lines: list[bytes]) -> SpanColumns | None:
@@ -65,7 +61,7 @@ def read_json(lines: list[bytes]) -> SpanColumns | None:
         if resources is None or len(resources) != len(lines) or resources.null_count:
             return None
         columns, ids = _columns(resources)
-    except (_DeclinedError, pa.ArrowInvalid):
+    except (DeclinedError, pa.ArrowInvalid):
         return None
     return columns if ids == count_written_ids(block) else None
 
@@ -159,7 +155,7 @@ def _columns(listed: Column) -> tuple[SpanColumns, int]:
 def _objects(lists: Column) -> dict[str, Column]:
     items = lists.flatten()
     if items.null_count:
-        raise _DeclinedError
+        raise DeclinedError
     return fields_of(items)
 
 
@@ -178,7 +174,7 @@ def _links(lists: Column) -> tuple[Column, int]:
 def _id(ids: Column) -> Column:
     if not is_made_of(ids, LOWER_HEX):
         if not is_made_of(ids, HEX) or pc.any(pc.equal(pc.bit_wise_and(pc.binary_length(ids), 1), 1)).as_py():
-            raise _DeclinedError
+            raise DeclinedError
         ids = pc.ascii_lower(ids)
     return null_where_empty(ids)
 
@@ -197,10 +193,10 @@ def _time(values: Column) -> Column:
     """Return the times as integers; decline a block with zero, which may have been ``-0``, or empty text."""
     if pa.types.is_string(values.type):
         if not is_made_of(values, DIGITS) or pc.min(pc.binary_length(values)).as_py() == 0:
-            raise _DeclinedError
+            raise DeclinedError
         return pc.fill_null(values.cast(pa.int64()), 0)
     if pc.any(pc.equal(values, 0)).as_py():
-        raise _DeclinedError
+        raise DeclinedError
     return pc.fill_null(values, 0)
 
 
@@ -220,14 +216,14 @@ def _pairs(lists: Column) -> tuple[Column, Column]:
     pairs = _objects(lists)
     keys = pairs["key"]
     if keys.null_count or has_repeats(parents_of(lists), keys):
-        raise _DeclinedError
+        raise DeclinedError
     return keys, _texts(fields_of(pairs["value"]))
 
 
 def _texts(values: dict[str, Column]) -> Column:
     """Return values as text: of scalars the first that is there, arrays before them."""
     known = [_scalar(name, values[name]) for name in SCALARS if values[name].null_count < len(values[name])]
-    texts = coalesced(*known) if known else pa.nulls(len(values[SCALARS[0]]), pa.string())
+    texts = coalesce(*known) if known else pa.nulls(len(values[SCALARS[0]]), pa.string())
     arrays = values["arrayValue"]
     if pa.types.is_null(arrays.type) or arrays.null_count == len(arrays):
         return texts

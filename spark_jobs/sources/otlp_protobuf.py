@@ -22,10 +22,10 @@ from spark_jobs.columns import (
     null_where_empty,
     null_where_zeros,
     offsets_from,
-    sliced,
+    slice_bytes,
     take_rows,
 )
-from spark_jobs.sources.span_batches import LINK, SpanColumns
+from spark_jobs.sources.span_batches import LINK, DeclinedError, SpanColumns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,10 +58,6 @@ _LOW_7: Final = 0x7F
 _LOW_32: Final = (1 << 32) - 1
 
 
-class _DeclinedError(Exception):
-    """The block holds something that is not read here."""
-
-
 def read_protobuf(payloads: Sequence[bytes]) -> SpanColumns | None:
     """Return the spans of messages that protobuf can parse; ``None`` when not all is of the ordinary kind.
 
@@ -77,8 +73,8 @@ def read_protobuf(payloads: Sequence[bytes]) -> SpanColumns | None:
                 spans += part.spans
                 parts.append((number, service, part.scope.name or None, len(part.spans)))
     try:
-        columns = _span_columns(_joined(spans))
-    except _DeclinedError:
+        columns = _span_columns(_join(spans))
+    except DeclinedError:
         return None
     numbers, services, scopes, counts = zip(*parts, strict=True) if parts else ((), (), (), ())
     part_of: NDArray[np.int64] = np.repeat(np.arange(len(parts)), counts)
@@ -105,10 +101,10 @@ class _Slices(NamedTuple):
         if not len(self.begin):
             return pa.array([], kind)
         bounds = np.stack([self.begin, self.end], axis=1).ravel()  # what lies between two of them is a value as well
-        return take_rows(sliced(kind, bounds, self.data), np.arange(0, len(bounds), 2))
+        return take_rows(slice_bytes(kind, bounds, self.data), np.arange(0, len(bounds), 2))
 
 
-def _joined(messages: Sequence[bytes]) -> _Slices:
+def _join(messages: Sequence[bytes]) -> _Slices:
     bounds = np.zeros(len(messages) + 1, np.int64)
     np.cumsum([len(one) for one in messages], out=bounds[1:])
     data = np.frombuffer(b"".join([*messages, bytes(8)]), np.uint8)  # a look behind the last one stays inside
@@ -147,13 +143,13 @@ def _fields(messages: _Slices) -> Mapping[int, _Slices]:
         is_left = behind < messages.end[rows]
         rows, at = rows[is_left], behind[is_left]
     if len(rows):
-        raise _DeclinedError
+        raise DeclinedError
     return {tag: _in_order(parts) for tag, parts in found.items()}
 
 
 def _distinct(tags: NDArray[np.int64]) -> list[int]:
     if tags.max() >= _MOST_TAG:
-        raise _DeclinedError
+        raise DeclinedError
     return np.flatnonzero(np.bincount(tags)).tolist()
 
 
@@ -164,7 +160,7 @@ def _payloads(data: NDArray[np.uint8], kind: int, at: NDArray[np.int64]) -> tupl
         sizes, begin = _varints(data, at)
         return begin, begin + sizes
     if kind not in _SIZES:  # a group
-        raise _DeclinedError
+        raise DeclinedError
     return at, at + _SIZES[kind]
 
 
@@ -200,7 +196,7 @@ class _Messages:
     def hex_id(self, tag: int) -> Column:
         """Return bytes as hexadecimal text, null where there are none."""
         data, bounds = binary_bytes(self.last(tag).column(pa.binary()))
-        return null_where_empty(sliced(pa.string(), 2 * bounds, _HEX[np.frombuffer(data, np.uint8)]))
+        return null_where_empty(slice_bytes(pa.string(), 2 * bounds, _HEX[np.frombuffer(data, np.uint8)]))
 
     def number(self, tag: int) -> NDArray[np.int64]:
         """Return numbers, 0 where there is none."""
@@ -217,7 +213,7 @@ class _Messages:
         """Return a message inside each message that has one, and the rows of these; two would have to be merged."""
         found = self.all(tag)
         if len(found.rows) > len(np.unique(found.rows)):
-            raise _DeclinedError
+            raise DeclinedError
         return _Messages(found), found.rows
 
     def attributes(self, tag: int) -> Column:
@@ -249,10 +245,10 @@ def _span_columns(messages: _Slices) -> dict[str, Column]:
         "span_id": spans.hex_id(_SPAN_ID),
         "parent_span_id": null_where_zeros(spans.hex_id(_PARENT_ID)),
         "name": spans.text(_NAME),
-        "kind": _named(spans.number(_KIND), KINDS),
+        "kind": _name_numbers(spans.number(_KIND), KINDS),
         "start_ns": pa.array(spans.number(_START)),
         "end_ns": pa.array(spans.number(_END)),
-        "status": _named(codes, STATUSES),
+        "status": _name_numbers(codes, STATUSES),
         "flags": pa.array(spans.number(_FLAGS)),
         "attributes": spans.attributes(_ATTRIBUTES),
         "links": pa.ListArray.from_arrays(spans.offsets(links.rows), _links(_Messages(links))),
@@ -271,7 +267,7 @@ def _links(links: _Messages) -> Column:
     return pa.StructArray.from_arrays(columns, fields=list(LINK))
 
 
-def _named(numbers: NDArray[np.int64], names: Sequence[str]) -> Column:
+def _name_numbers(numbers: NDArray[np.int64], names: Sequence[str]) -> Column:
     return take_rows(pa.array(names, pa.string()), np.where(numbers < len(names), numbers, 0))
 
 

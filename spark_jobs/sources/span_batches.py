@@ -27,6 +27,10 @@ LINK: Final[Any] = SPAN.field("links").type.value_type
 """A link as ``schemas.SPAN`` holds it."""
 
 
+class DeclinedError(Exception):
+    """A block of messages holds something that its reader leaves to the reader of single spans."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpanColumns:
     """The spans of a block of messages: columns of ``SPAN`` without their positions.

@@ -113,9 +113,9 @@ def read_lines(split: Split) -> Iterator[Line]:
         at = split.begin
         if at:
             file.seek(at - 1)
-            at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), split, at - 1)) - 1
+            at += len(_check_length(file.readline(LONGEST_LINE_BYTES + 1), split, at - 1)) - 1
         number = 0
-        while at < split.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), split, at)):
+        while at < split.end and (line := _check_length(file.readline(LONGEST_LINE_BYTES + 1), split, at)):
             text = line if split.limit is None else line[: split.limit - at]
             text = (text if at else text.removeprefix(codecs.BOM_UTF8)).removesuffix(b"\n")
             at, number = at + len(line), number + 1
@@ -123,7 +123,7 @@ def read_lines(split: Split) -> Iterator[Line]:
                 yield Line(split.path, number if split.is_uncut else None, text)
 
 
-def _bounded(line: bytes, split: Split, at: int) -> bytes:
+def _check_length(line: bytes, split: Split, at: int) -> bytes:
     if len(line) > LONGEST_LINE_BYTES:
         raise UnreadableInputError(f"{split.path} {LineTooLongError(split.layout.side, f'at byte {at}')}")
     return line

@@ -81,8 +81,8 @@ def test_cost_counts_the_jobs_of_its_group_only(spark):
     with session.job_group(spark, "of-a-test", "two jobs"):
         spark.range(3).collect()
         spark.range(3).collect()
-    assert session.cost(spark, "of-a-test") == (2, 2)
-    assert set(session.versions(spark)) == {"spark", "java"}
+    assert session.count_jobs(spark, "of-a-test") == (2, 2)
+    assert set(session.read_versions(spark)) == {"spark", "java"}
 
 
 def test_process_that_an_interrupted_block_was_starting_is_ended():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.explain import budgets
-from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup
+from spark_jobs.explain.drop_budget import CELL_MS, LossGroup, LostKeys
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
@@ -185,7 +185,7 @@ def test_keys_known_to_be_unsampled_count_against_the_bound():
     most=st.integers(0, 3_000),
 )
 def test_bound_is_shared_out_to_the_last_key_and_no_group_gets_more_than_it_has(counts, most):
-    losses = [Loss(LossGroup(side, f"s{number}"), count) for number, (count, side) in enumerate(counts)]
+    losses = [LostKeys(LossGroup(side, f"s{number}"), count) for number, (count, side) in enumerate(counts)]
     covered = {each.group: each.count for each in budgets.share_out(losses, most)}
     whole = sum(loss.count for loss in losses if loss.group.lost == "otlp")
     assert sum(covered.values()) == min(most, whole)

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from spark_jobs.columns import is_known
 from spark_jobs.explain import drop_budget
-from spark_jobs.explain.drop_budget import CELL_MS, Allocation, Loss, LossGroup
+from spark_jobs.explain.drop_budget import CELL_MS, Allocation, LossGroup, LostKeys
 from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.schemas import CountedDrop
 
 
-def loss(cell: int | None, count: int = 1, *, service: str | None = "shop", known: bool = False, **fields) -> Loss:
+def loss(cell: int | None, count: int = 1, *, service: str | None = "shop", known: bool = False, **fields) -> LostKeys:
     services = None if service is None else frozenset({service})
-    return Loss(LossGroup(fields.pop("side", "native"), service, cell=cell, **fields), count, services, known)
+    return LostKeys(LossGroup(fields.pop("side", "native"), service, cell=cell, **fields), count, services, known)
 
 
 def drop(cell: int | None, count: int = 1, *, cause: str = "queue_full", **fields) -> CountedDrop:
@@ -93,13 +93,13 @@ _LOSSES = st.lists(
 _DROPS = st.lists(st.builds(drop, st.none() | _CELLS, st.integers(0, 6), service=_MAYBE, group=_MAYBE), max_size=8)
 
 
-def _may_pay(one: CountedDrop, other: Loss) -> bool:
+def _may_pay(one: CountedDrop, other: LostKeys) -> bool:
     near = one.bucket_start_ms is None or abs(one.bucket_start_ms // CELL_MS - other.group.cell) <= 1
     service = one.service is None or other.services is None or one.service in other.services
     return near and service and (None in (one.group, other.group.group) or one.group == other.group.group)
 
 
-def _most(losses: list[Loss], drops: list[CountedDrop]) -> int:
+def _most(losses: list[LostKeys], drops: list[CountedDrop]) -> int:
     """Return the most keys that can be covered at all: the smallest cut, by looking at every set of drops."""
     total, best = sum(each.count for each in losses), None
     for chosen in range(1 << len(drops)):

@@ -75,5 +75,5 @@ def test_ids_of_either_length_are_read_and_others_are_not():
     texts = [uid(0xABCD, 0x12345678), "0" * 24 + uid(1, 2), uid(1).lower(), uid(1) + "\n", uid(1)[1:], None]
     ids = read_ids(pa.array(["x", *texts]).slice(1))
     assert ids.process.known.tolist() == [True, True, False, False, False, False]
-    assert (ids.counter.values[:2].tolist(), ids.drawn_ms.values[:2].tolist()) == ([0xABCD, 1], [0x12345678, 2])
+    assert (ids.counter.values[:2].tolist(), ids.generated_ms.values[:2].tolist()) == ([0xABCD, 1], [0x12345678, 2])
     assert len(np.unique(ids.process.values[:2])) == 2

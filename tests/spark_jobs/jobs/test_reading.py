@@ -14,7 +14,7 @@ from spark_jobs.jobs.reading import EventSide, read_side, write_events
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources import splits
-from spark_jobs.sources.files import Inputs
+from spark_jobs.sources.files import SourceSet
 from spark_jobs.sources.kafka import MESSAGE, PartitionRange, topic_address
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, batch, events, span
 from tests.support.reading import PlainEngine, events_of, malformed_of, native_side, otlp_side, rows_in
@@ -94,7 +94,7 @@ def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch
 
     monkeypatch.setattr(reading, "message_frame", frame)
     monkeypatch.setattr(reading, "message_batches", by_client)
-    inputs = Inputs(topics={one.address: (one,) for one in ranges})
+    inputs = SourceSet(topics={one.address: (one,) for one in ranges})
     side = read_side(ConnectedEngine(), Side.NATIVE, inputs, str(tmp_path / "native"))
     assert [some for some, _, _ in asked] == [[ranges[0]], [ranges[1]]]
     assert [Path(file).name for file in side.files] == [

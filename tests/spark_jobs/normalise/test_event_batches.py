@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bridge.otlp.roles import ALIASES
 from spark_jobs.jobs.naming import claims_in, resolve_positions
 from spark_jobs.normalise.spans import event_batches
-from spark_jobs.normalise.values import row_hashes
+from spark_jobs.normalise.values import hash_spans
 from spark_jobs.schemas import EVENT
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, batch, events, span
 from tests.support import otlp_json
@@ -244,7 +244,7 @@ def test_position_that_one_send_names_is_resolved_to_its_message():
 
 # -- two spans have the same hash exactly when they are equal
 def hashes(made):
-    return row_hashes(dict(zip(made.schema.names, made.columns, strict=True))).to_pylist()
+    return hash_spans(dict(zip(made.schema.names, made.columns, strict=True))).to_pylist()
 
 
 TEXTS = ("trace_id", "parent_span_id", "name", "service", "scope")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
-from spark_jobs.normalise.values import folded_id, json_texts, key_sets_of_json, present
+from spark_jobs.normalise.values import fold_ids, json_texts, key_sets_of_json, null_where_absent
 
 WORDS = ("", " ", "null", " null", "dKey", "abc", " aBc1 ", "\tab", "ﬀ", "ab ", "xyz", "\U0001d4b3", "\x00")
 ANY_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -29,7 +29,7 @@ def test_ids_are_folded_and_placeholders_are_null(some):
     known = [None if text in ABSENT_TEXTS else text for text in asked]
     trimmed = [None if text.strip(" ") in ABSENT_TEXTS else text.strip(" ") for text in asked]
     folded = [text.upper() if text and set(text) <= set("0123456789abcdefABCDEF") else text for text in trimmed]
-    assert read_bodies(asked, present, folded_id) == list(zip(known, folded, strict=True))
+    assert read_bodies(asked, null_where_absent, fold_ids) == list(zip(known, folded, strict=True))
 
 
 ONE_KEY = st.text("ab\U0001d4b3\\\t\x7f", min_size=1, max_size=4) | st.sampled_from(sorted(ABSENT_TEXTS))

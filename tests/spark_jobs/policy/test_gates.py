@@ -13,7 +13,7 @@ from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.summarise import balance_inputs
 from spark_jobs.judging.counts import Tally, add_judgement, add_unjudged
 from spark_jobs.judging.facts import Facts
-from spark_jobs.policy.gates import conclude, count_losses, evaluate_gates, find_doubt, upper_bound_95_ppm
+from spark_jobs.policy.gates import count_losses, decide_verdict, evaluate_gates, find_doubt, upper_bound_95_ppm
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.policy.settings import DEFAULT_GATES
 from spark_jobs.report.result import Offsets
@@ -42,7 +42,7 @@ def test_clean_run_passes_every_gate():
     gates = evaluate_gates(tally(), FACTS, POLICY)
     assert [gate.name for gate in gates] == [*DEFAULT_GATES]
     assert {gate.outcome for gate in gates} == {"pass"}
-    assert conclude(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
+    assert decide_verdict(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,16 @@ def test_duplicate_excess_is_a_rate_with_an_inclusive_bound():
 )
 def test_warning_gate_warns_and_fails_a_strict_run(parts, strict, expected):
     policy = replace(POLICY, strict=strict)
-    assert conclude(evaluate_gates(tally(**parts), FACTS, policy), policy, holds=True, conclusive=True) == expected
+    assert (
+        decide_verdict(evaluate_gates(tally(**parts), FACTS, policy), policy, holds=True, conclusive=True) == expected
+    )
 
 
 def test_broken_balance_outranks_doubt_and_doubt_outranks_a_failed_gate():
     gates = evaluate_gates(tally(duplicates=Counter(conflicting=1)), FACTS, POLICY)
-    assert conclude(gates, POLICY, holds=False, conclusive=False) == ("FAIL", 3)
-    assert conclude(gates, POLICY, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
-    assert conclude(gates, POLICY, holds=True, conclusive=True) == ("FAIL", 1)
+    assert decide_verdict(gates, POLICY, holds=False, conclusive=False) == ("FAIL", 3)
+    assert decide_verdict(gates, POLICY, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
+    assert decide_verdict(gates, POLICY, holds=True, conclusive=True) == ("FAIL", 1)
 
 
 @pytest.mark.parametrize("in_scope", [{}, {"native": 3, "otlp": 0}, {"native": 0, "otlp": 3}, {"native": 0, "otlp": 0}])
@@ -138,9 +140,12 @@ def test_failing_gate_with_nothing_to_measure_is_inconclusive(strict):
     """No critical field could be compared: exit 4, unless another gate failed; strictness asks no more of warnings."""
     policy = replace(POLICY, strict=strict)
     mute = tally(fields={"tags": Counter(EQUAL=100)}, timing=Counter(no_time=100))
-    assert conclude(evaluate_gates(mute, FACTS, policy), policy, holds=True, conclusive=True) == ("INCONCLUSIVE", 4)
+    assert decide_verdict(evaluate_gates(mute, FACTS, policy), policy, holds=True, conclusive=True) == (
+        "INCONCLUSIVE",
+        4,
+    )
     bad = replace(FACTS, malformed={"native": 1, "otlp": 0})
-    assert conclude(evaluate_gates(mute, bad, policy), policy, holds=True, conclusive=True) == ("FAIL", 1)
+    assert decide_verdict(evaluate_gates(mute, bad, policy), policy, holds=True, conclusive=True) == ("FAIL", 1)
     assert outcomes(mute, policy=policy)["late"] == "inconclusive"
 
 
@@ -220,7 +225,7 @@ def test_gate_below_its_minimum_sample_is_inconclusive():
         policy = replace(POLICY, gates=gates)
         evaluated = evaluate_gates(lost, FACTS, policy)
         assert (evaluated[0].outcome, evaluated[0].sample, evaluated[0].value) == (expected, 101, 1)
-        assert conclude(evaluated, policy, holds=True, conclusive=True)[0].value == expected.upper()
+        assert decide_verdict(evaluated, policy, holds=True, conclusive=True)[0].value == expected.upper()
 
 
 def test_field_severity_and_single_verdicts_decide_the_agreement_gates():

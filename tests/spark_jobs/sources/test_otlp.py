@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from bridge.otlp.detect import Layout, Side
 from spark_jobs.schemas import InputCounts
 from spark_jobs.sources import otlp
-from spark_jobs.sources.files import Inputs, SourceFile, source_files
+from spark_jobs.sources.files import SourceFile, SourceSet, source_files
 from spark_jobs.sources.otlp_json import read_json
 from spark_jobs.sources.splits import Line
 
@@ -99,7 +99,7 @@ def test_file_that_changed_is_detected_again(tmp_path):
     plain = message(SPAN)
     for content, layouts in ((b"", ()), (plain, ("json-lines",)), (framed(plain), ("json-zstd-framed",))):
         path.write_bytes(content)
-        assert Inputs(source_files([str(path)], Side.OTLP)).layouts == layouts
+        assert SourceSet(source_files([str(path)], Side.OTLP)).layouts == layouts
 
 
 def test_messages_of_a_topic_are_counted_one_by_one():
