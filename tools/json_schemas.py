@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from bridge.query import evidence, search, timeline
+from bridge.query import matching, search, timeline
 from otel_mqtrace import model
 from spark_jobs import inspect
 from spark_jobs.report import graph
@@ -26,7 +26,7 @@ _PLAIN: Final[dict[Any, dict[str, Any]]] = {
     str: {"type": "string"},
     Any: {},
 }
-_MODULES: Final = (model, evidence, timeline, search, graph, results, inspect)
+_MODULES: Final = (model, matching, timeline, search, graph, results, inspect)
 _KNOWN: Final = {name: value for module in _MODULES for name, value in vars(module).items()} | {"Mapping": Mapping}
 _TEXT: Final = {"type": "string"}
 _COUNT: Final = {"type": "integer", "minimum": 0}
@@ -157,7 +157,7 @@ def _graph(made: _Definitions) -> dict[str, Any]:
 def query_schema() -> str:
     """Return the schema of ``mqtrace query --json``."""
     made = _Definitions()
-    place = made.of(evidence.Place)
+    place = made.of(matching.Place)
     made.made["Sighting"] = _closed(
         {
             "trace_type": made.of(model.TraceType),

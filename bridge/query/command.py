@@ -15,7 +15,7 @@ import typer
 from bridge.addresses import Address, Kind, check_stores, parse_address
 from bridge.codec.framing import MessageTypeMap
 from bridge.commands import Charset, TimeoutMs, TypeMap, option
-from bridge.query.evidence import OutcomeFilter, parse_query
+from bridge.query.matching import OutcomeFilter, parse_query
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, UsageError, describe_write_fix
 from otel_mqtrace.client_properties import read_properties
@@ -24,7 +24,7 @@ from otel_mqtrace.config import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bridge.query.evidence import Query
+    from bridge.query.matching import Query
     from bridge.query.search import Answer, Archive, ArrivalRange
 
 _READABLE: Final = (Kind.FILES, Kind.KAFKA, Kind.ROCKETMQ)

@@ -18,7 +18,7 @@ from otel_mqtrace.wire.native import absent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bridge.query.evidence import Place, Sighting
+    from bridge.query.matching import Place, Sighting
     from bridge.query.search import Answer, Row, Searched
     from bridge.query.timeline import Consume, Event, MessageTimeline, Recall, Send, TransactionEnd
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaException, TopicPartition
 
 from bridge.forwarder.kafka_source import landed_message, open_consumer, partitions_of, read_ranges, reason_of
-from bridge.query.evidence import may_mention, needles_of
+from bridge.query.matching import may_mention, needles_of
 from bridge.query.search import Archive
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError

@@ -15,7 +15,7 @@ from bridge.addresses import expand_files
 from bridge.codec.framing import Body, Framing, find_framing, may_hold_bodies, read_landed, refuse_spans
 from bridge.otlp.detect import refuse_unlanded
 from bridge.page.wording import plural
-from bridge.query.evidence import may_mention, needles_of
+from bridge.query.matching import may_mention, needles_of
 from bridge.query.search import Archive
 from bridge.storage import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError

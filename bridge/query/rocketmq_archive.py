@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.rocketmq_source import QUEUES_AT_ONCE, landed_message, partition_of
-from bridge.query.evidence import may_mention, needles_of
+from bridge.query.matching import may_mention, needles_of
 from bridge.query.search import ALWAYS, Archive, ArrivalRange
 from otel_mqtrace.rocketmq.client import MAX_FOUND, RemotingClient
 from otel_mqtrace.rocketmq.commands import Queue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import parse_instant_ms
 from bridge.page.wording import plural
-from bridge.query.evidence import MOST_BAD, Evidence, OutcomeFilter, Query, gather
+from bridge.query.matching import MOST_BAD, Evidence, OutcomeFilter, Query, gather
 from bridge.query.timeline import Outcome, build_timeline
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native import absent, explode
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from bridge.codec.files import BodyDecoder
-    from bridge.query.evidence import BadSighting
+    from bridge.query.matching import BadSighting
     from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
     from otel_mqtrace.landing import LandedMessage
 

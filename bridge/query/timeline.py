@@ -14,7 +14,7 @@ from otel_mqtrace.wire.native import absent, started_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bridge.query.evidence import BadSighting, Sighting
+    from bridge.query.matching import BadSighting, Sighting
     from otel_mqtrace.model import MessageType
 
 

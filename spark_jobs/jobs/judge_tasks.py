@@ -30,7 +30,7 @@ from spark_jobs.jobs.reading import open_rows
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import Tally, count_verdicts
 from spark_jobs.judging.durations import Durations, count_messages, find_messages, measure
-from spark_jobs.judging.evidence import Samples, count_differing, count_hosts, draw_samples, merge_differing
+from spark_jobs.judging.highlights import Samples, count_differing, count_hosts, draw_samples, merge_differing
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.gates import ATTRIBUTED
 from spark_jobs.sums import by, sum_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from spark_jobs.graph.legs import Owners
     from spark_jobs.history.lifecycle import Runs
     from spark_jobs.judging.counts import CountPlan
-    from spark_jobs.judging.evidence import Differing, Hosts
+    from spark_jobs.judging.highlights import Differing, Hosts
     from spark_jobs.judging.kernel import JudgedSlice
     from spark_jobs.judging.plan import Plan
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from bridge.storage import as_path, open_parquet
 from spark_jobs.judging.counts import bucket_width_ms, sort_counts
-from spark_jobs.judging.evidence import SLOWEST, rank_differing, rank_hosts
+from spark_jobs.judging.highlights import SLOWEST, rank_differing, rank_hosts
 from spark_jobs.policy import gates
 from spark_jobs.report.result import (
     MOST_SAMPLES,
@@ -63,7 +63,7 @@ _OF_SIDE: Final = ("start_ms", "end_ms", "success", "store_host")
 def read_samples(samples: pa.Table, *, at_most: int = MOST_SAMPLES) -> tuple[Sample, ...]:
     """Return at most ``at_most`` samples: a few of each stratum that is in order, more of those that are not.
 
-    ``samples`` are the rows of ``judging.evidence.Samples``.
+    ``samples`` are the rows of ``judging.highlights.Samples``.
     """
     rows = sorted(samples.drop_columns(["chance", "tie"]).to_pylist(), key=itemgetter("stratum"))
     chosen: list[tuple[int, dict[str, Any]]] = []

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bridge.codec.files import BodyDecoder
-from bridge.query.evidence import Query, may_mention
 from bridge.query.landing_archive import FilesArchive
+from bridge.query.matching import Query, may_mention
 from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import Answer, Archive, Searched, search
 from bridge.query.timeline import MessageTimeline

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bridge.codec.files import BodyDecoder
-from bridge.query.evidence import Query
 from bridge.query.landing_archive import FilesArchive
+from bridge.query.matching import Query
 from bridge.query.search import ArrivalRange, search
 from otel_mqtrace._errors import UnreadableInputError
 from otel_mqtrace.landing import LandingWriter, manifest_path

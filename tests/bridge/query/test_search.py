@@ -7,7 +7,7 @@ import pytest
 from bridge.addresses import parse_instant_ms
 from bridge.codec.files import BodyDecoder
 from bridge.query import search as searching
-from bridge.query.evidence import OutcomeFilter, Query, parse_query
+from bridge.query.matching import OutcomeFilter, Query, parse_query
 from bridge.query.search import ALWAYS, ArrivalRange, arrival_range, rows_of
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import ContextCode, TransactionState

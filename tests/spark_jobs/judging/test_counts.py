@@ -18,7 +18,7 @@ from spark_jobs.judging import durations as timing
 from spark_jobs.judging.columns import NullableInts, flatten_sides
 from spark_jobs.judging.counts import CountPlan, bucket_width_ms, count_verdicts
 from spark_jobs.judging.durations import MEASURES, Durations, Histogram
-from spark_jobs.judging.evidence import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
+from spark_jobs.judging.highlights import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.report.result import Instance
 from spark_jobs.sums import sum_of
