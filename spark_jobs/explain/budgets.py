@@ -18,6 +18,7 @@ import pyarrow as pa
 from spark_jobs.columns import apply_to_distinct, is_true
 from spark_jobs.explain.drop_budget import (
     Allocation,
+    add_carried_over,
     allocate,
     choose_rows,
     count_lost_keys,
@@ -30,7 +31,7 @@ from spark_jobs.judging.columns import flatten_sides, is_any_of, is_equal
 from spark_jobs.judging.counts import CARRIED_ON
 from spark_jobs.report.result import Ledger, LedgerLine
 from spark_jobs.sums import by
-from spark_jobs.taxonomy import Reason, Status
+from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,6 +57,7 @@ class Settled:
         group_services: native group and service of keys that both sides have: the first ``_MOST_SERVICES`` pairs.
         lost_ends: deliveries by loss group whose native end is lost while their span is complete, and whether that is
             settled: counted losses, though no key is lost.
+        waiting: how many keys that an earlier run left open are PENDING: this run has not reached their time.
     """
 
     both: int = 0
@@ -63,6 +65,7 @@ class Settled:
         default=frozenset(), metadata=by(lambda parts: _first_pairs(chain(*parts)))
     )
     lost_ends: Mapping[tuple[LossGroup, bool], int] = field(default_factory=dict)
+    waiting: int = 0
 
 
 def note_settled(verdicts: pa.Table, near: Sequence[range] | None) -> Settled:
@@ -75,7 +78,9 @@ def note_settled(verdicts: pa.Table, near: Sequence[range] | None) -> Settled:
     both = int(np.count_nonzero(on_both))
     if near is None:
         return Settled(both)
-    return Settled(both, _find_group_services(columns, on_both), _count_lost_ends(columns, near))
+    is_pending = is_equal(columns["status"], Status.PENDING.value)
+    waiting = int(np.count_nonzero(is_pending & is_equal(columns["lifecycle"], Lifecycle.STILL_OPEN.value)))
+    return Settled(both, _find_group_services(columns, on_both), _count_lost_ends(columns, near), waiting)
 
 
 def _find_group_services(columns: Mapping[str, Column], on_both: Mask) -> frozenset[tuple[str, str]]:
@@ -102,13 +107,20 @@ def _count_lost_ends(columns: Mapping[str, Column], near: Sequence[range]) -> Co
 
 # -- the budgets ------------------------------------------------------------------------------------------------------
 class Budgets:
-    """The budgets of one run: ``spend`` once, then ``used`` and ``summarise`` report how."""
+    """The budgets of one run: ``spend`` once, then ``used`` and ``summarise`` report how.
 
-    def __init__(self, ledger: LedgerRead | None, *, policy: Policy, facts: Facts) -> None:
-        self._ledger, self.policy, self.facts = ledger, policy, facts
+    ``earlier`` is what earlier runs of the history spent on keys that they left open.
+    """
+
+    def __init__(
+        self, ledger: LedgerRead | None, *, policy: Policy, facts: Facts, earlier: Sequence[CountedDrop] = ()
+    ) -> None:
+        self._ledger, self.policy, self.facts = add_carried_over(ledger, earlier), policy, facts
+        self._own = len(ledger.drops) if ledger else 0  # the drops behind these are the earlier ones
+        self._is_waiting = False
         # A process is up a little before its first message: as long as a record may be late, and no longer.
         self._begin_ms = None if facts.first_ms is None else facts.first_ms - policy.grace_ms
-        self._drops = make_spendable(ledger.drops if ledger else (), self._begin_ms)
+        self._drops = make_spendable(self._ledger.drops if self._ledger else (), self._begin_ms)
         self._used = self._used_for_unsettled = (0,) * len(self._drops)
 
     @property
@@ -126,6 +138,7 @@ class Budgets:
 
         ``settled`` are all other verdicts of the run.
         """
+        self._is_waiting = settled.waiting > 0
         columns = flatten_sides(residue)
         if self.policy.sampling_ratio < 1:
             given = self._spend_share(columns, given, settled)
@@ -164,11 +177,15 @@ class Budgets:
         """Return the counted losses that were spent on keys, each with how much of it: what a history remembers.
 
         It leaves out what was spent on settled halves of deliveries: the next run does not see these, and would spend
-        it on other keys.
+        it on other keys. While a key of an earlier run waits, earlier counts that nothing used stay: it may be covered.
         """
-        drops = self._ledger.drops if self._ledger else ()
-        used = zip(drops, self._used_for_unsettled, strict=True)
-        return tuple(replace(drop, count=count) for drop, count in used if count)
+        found: list[CountedDrop] = []
+        for place, drop in enumerate(self._ledger.drops if self._ledger else ()):
+            count = self._used_for_unsettled[place]
+            if self._is_waiting and place >= self._own:
+                count += drop.count - self._used[place]
+            found += [replace(drop, count=count)] if count else []
+        return tuple(found)
 
     def summarise(self) -> Ledger | None:
         """Return the result's part about the ledgers; ``None`` when none was given."""

@@ -27,7 +27,6 @@ from spark_jobs.exchange.packing import (
     plain_size,
 )
 from spark_jobs.explain.budgets import Budgets
-from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
 from spark_jobs.explain.explainers import NO_REASONS, explain
 from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours, merge_neighbours
@@ -245,7 +244,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
     surveyed = sum_of(Survey, [native.survey, otlp.survey])
     known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
     known = replace(known, has_earlier_input=has_earlier_input)
-    budgets = Budgets(add_carried_over(ledger, past.used_drops()), policy=policy, facts=known)
+    budgets = Budgets(ledger, earlier=past.used_drops(), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
     progress("judging every key")
     pieces = _pieces(place, sides, carried, trace_topics)
@@ -263,8 +262,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
     if plan.history.events is not None:  # the tasks have written the events that the next run takes over
         earlier = (read_rows(path, CLOSED) for path in plan.history.closed)
         place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=plan.history.since_ms))
-        # where a side is empty nothing is judged, and what was covered still is
-        place.past.keep_used_drops(past.used_drops() if known.horizon_ms is None else budgets.used())
+        place.past.keep_used_drops(budgets.used())
     samples = read_samples(counted.samples.rows, at_most=most_samples)
     run = JudgedRun(sides=sides, carried=carried, known=known, policy=policy, judged=judged, samples=samples)
     buckets = group_by_bucket(list_files(plan.settled))

@@ -253,13 +253,21 @@ def test_covered_key_is_forgotten_with_the_rest(covered):
         assert [drop.count for drop in history.used_drops()] == [5]
 
 
-def test_run_with_an_empty_side_forgets_neither_what_was_lost_nor_what_is_covered(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "status", "lost"),
+    [
+        ([publish("native", "N", at_ms=60 * MINUTE_MS, path="tuesday.jsonl")], {"PENDING": 9}, 4),
+        (both("O", at_ms=-60 * MINUTE_MS, path="sunday.jsonl"), {"MATCHED_EXACT": 1, "PENDING": 8}, 3),
+    ],
+    ids=["empty side", "older data"],
+)
+def test_run_that_cannot_judge_forgets_neither_what_was_lost_nor_what_is_covered(tmp_path, given, status, lost):
     first = run(tmp_path, [*both("A", at_ms=0), *LOST, *both("Z", at_ms=30 * MINUTE_MS)], ledger=LEDGER)
-    undecided = run(tmp_path, [publish("native", "N", at_ms=60 * MINUTE_MS, path="tuesday.jsonl")])
+    undecided = run(tmp_path, given)
     third = run(tmp_path, both("Y", at_ms=90 * MINUTE_MS, path="thursday.jsonl"))
     assert reasons(first) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 3}
-    assert (undecided.result.verdict, undecided.result.status) == ("INCONCLUSIVE", {"PENDING": 9})
-    assert reasons(third) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 4}
+    assert (undecided.result.verdict, undecided.result.status) == ("INCONCLUSIVE", status)
+    assert reasons(third) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": lost}
     assert third.verdicts["L0"]["native"]["left_as"] in {"DROP_ATTRIBUTED", "UNEXPLAINED"}
 
 
