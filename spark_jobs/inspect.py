@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bridge.addresses import check_stores
 from bridge.codec.framing import BadBody, Framing, read_landed
-from bridge.codec.records_json import body_json
+from bridge.codec.records_json import bad_json, body_json
 from bridge.commands import warn_of_orphans
 from bridge.otlp.containers import NOT_TRACES, Bad, Message, read_messages
 from bridge.otlp.detect import Layout, Side
@@ -184,7 +184,7 @@ def inspect_sources(
     charset: str = "utf-8",
     client_config: Mapping[str, str] = _NO_CONFIG,
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
-    """Yield the JSON of every record and span behind ``sources``, and fill ``inventory``."""
+    """Yield the JSON of every record, bad ones too, and span behind ``sources``, and fill ``inventory``."""
     inspection = _Inspection(inventory, charset, client_config)
     paths, addresses = split_topics(sources)
     for address in addresses:
@@ -258,6 +258,7 @@ class _Inspection:
                 else:
                     text = body.text[:_SAMPLE_CHARACTERS]
                     self.inventory.add_bad(BadPiece(**place, field=body.field, reason=body.reason, text=text))
+                    yield bad_json(at, None, body)
 
     def _read_body(self, place: _Position, at: int, body: bytes) -> Iterator[dict[str, Any]]:
         for item in body_json(at, decode_body(body, charset=self.charset)):
@@ -319,6 +320,8 @@ class _Inspection:
                 reason = "no value" if not value else NOT_TRACES if side is Side.OTLP else "neither side's"
                 text = value[:_SAMPLE_CHARACTERS].decode("utf-8", errors="replace")
                 self.inventory.add_bad(BadPiece(**place, reason=reason, text=text))
+                if side is Side.NATIVE:
+                    yield side, bad_json(next(self.bodies), None, BadBody(None, reason, text))
 
 
 def _attribute(span: dict[str, Any], name: str) -> str | None:

@@ -74,11 +74,16 @@ def _check_columns(path: AnyPath, schema: pa.Schema) -> None:
     Raises:
         UnreadableInputError: a column cannot be what it is named.
     """
-    wanted = {"body": ("bytes", _is_text_or_bytes), "source": ("a text", _is_text_or_bytes)}
-    wanted["arrival_ms"] = ("a whole number", lambda kind: pa.types.is_integer(kind) or pa.types.is_null(kind))
-    for name, (meaning, fits) in wanted.items():
+    wanted = {"body": ("bytes", "binary", _is_text_or_bytes), "source": ("a text", "string", _is_text_or_bytes)}
+    wanted["arrival_ms"] = ("a whole number", "int64, milliseconds since 1970", _is_integer)
+    for name, (meaning, fix, fits) in wanted.items():
         if name in schema.names and not fits(kind := schema.field(name).type):
-            raise UnreadableInputError(f"{path}: column {name!r} holds {kind}, expected {meaning}")
+            found = f"column {name!r} holds {kind}, expected {meaning}"
+            raise UnreadableInputError(f"{path}: {found}: write it as {fix}")
+
+
+def _is_integer(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
 
 
 def _is_text_or_bytes(kind: Any) -> bool:

@@ -105,6 +105,10 @@ def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
     report = strict(capsys.readouterr().out)
     assert (report["malformed"], report["truncated_tail"], report["bad"][0]["line"]) == (1, True, 3)
     assert report["items"] == 1
+    assert inspect.run([str(tmp_path)], records=True) == 1
+    broken, record = map(strict, capsys.readouterr().out.splitlines())
+    bad = {"field": None, "reason": "not JSON", "text": "broken"}
+    assert (broken, record["body_index"]) == ({"body_index": 1, "record_index": None, "error": bad}, 2)
 
 
 def test_damaged_line_of_spans_is_said_to_be_damaged(tmp_path, capsys):

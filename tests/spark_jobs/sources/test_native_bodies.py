@@ -201,7 +201,8 @@ def test_columns_of_other_types_are_read_where_they_mean_the_same(tmp_path, colu
 def test_column_that_means_something_else_is_one_sentence(tmp_path):
     path = tmp_path / "x.parquet"
     parquet.write_table(pa.table({"body": [b"a"], "arrival_ms": ["soon"]}), path)
-    with pytest.raises(UnreadableInputError, match=r"x\.parquet: column 'arrival_ms' holds string, expected a whole"):
+    fix = "expected a whole number: write it as int64, milliseconds since 1970$"
+    with pytest.raises(UnreadableInputError, match=rf"x\.parquet: column 'arrival_ms' holds string, {fix}"):
         planned(path)
 
 
