@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
-CANNOT_WRITE: Final = "; give --state a DIR that can be written"
 _Status = tuple[int, int]
 """Size, and time of modification in nanoseconds."""
 
@@ -164,7 +163,7 @@ class FilesTraceSource(_FilesSource):
         waiting = {place.source for place in held}
         done = {name: status for name, status in self._read.items() if name not in waiting}
         if done != self._done:
-            write_state(self._memory, {"done": done}, hint=CANNOT_WRITE)
+            write_state(self._memory, {"done": done})
             self._done = done
 
     def _messages(self, path: AnyPath, name: str, status: _Status) -> Iterator[LandedMessage]:
@@ -253,7 +252,7 @@ class SpanFilesSource(_FilesSource):
     def _commit(self, held: Collection[Position]) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
         if self._read != self._done:
-            write_state(self._memory, {"files": self._read}, hint=CANNOT_WRITE)
+            write_state(self._memory, {"files": self._read})
             self._done = dict(self._read)
 
     def _unread(self, path: AnyPath, name: str, layout: Layout) -> Iterator[_Reached]:

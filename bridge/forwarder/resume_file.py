@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.pairing import Position
 from bridge.storage import write_atomically
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import UsageError, describe_reason, describe_write_fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.landing import LandedMessage
 
 
+CANNOT_WRITE: Final = "give --state a DIR that can be written"
 _UNSAFE_IN_NAMES: Final = re.compile(r"[^\w.-]")
 
 
@@ -45,11 +46,11 @@ def read_state(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
         raise UsageError(f"{file} cannot be read ({error}); {hint}") from error
 
 
-def write_state(file: AnyPath, content: Any, *, hint: str = "") -> None:
+def write_state(file: AnyPath, content: Any) -> None:
     """Write ``content`` as JSON so that a reader finds the old file or the new one, never half of it.
 
     Raises:
-        UsageError: it cannot be written; ``hint`` ends the line.
+        UsageError: it cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,13 @@ def write_state(file: AnyPath, content: Any, *, hint: str = "") -> None:
             open_file.flush()
             os.fsync(open_file.fileno())
     except OSError as error:
-        raise UsageError(f"{file} cannot be written ({error.strerror or error}){hint}") from error
+        raise not_written(file, error) from error
+
+
+def not_written(place: AnyPath, error: OSError, elsewhere: str = CANNOT_WRITE) -> UsageError:
+    """Return what to raise when ``place`` cannot be written; ``elsewhere`` is the fix unless the disk is full."""
+    fix = describe_write_fix(error, elsewhere)
+    return UsageError(f"{place} cannot be written ({describe_reason(error)}); {fix}")
 
 
 _VERSION: Final = 1

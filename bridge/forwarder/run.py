@@ -17,12 +17,12 @@ import typer
 from bridge.addresses import Kind, check_client_config, check_stores, parse_address, reads_tree, root_of
 from bridge.codec.files import BodyDecoder
 from bridge.commands import warn_of_orphans
-from bridge.forwarder.files_source import CANNOT_WRITE, FilesTraceSource, SpanFilesSource
+from bridge.forwarder.files_source import FilesTraceSource, SpanFilesSource
 from bridge.forwarder.native_delivery import NativeForwarding, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
-from bridge.forwarder.resume_file import ResumeFile, state_name
+from bridge.forwarder.resume_file import CANNOT_WRITE, ResumeFile, not_written, state_name
 from bridge.forwarder.service import ForwardMetrics, forward_once, forward_until
-from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
+from bridge.forwarder.span_delivery import OtlpDelivery, ReceiverWatch, SpanForwarding
 from bridge.forwarder.span_fields import SpanRules
 from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import plural, visible
@@ -79,7 +79,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     """Forward, print what was moved, and return the exit code.
 
     It is 0, 1 when a peer failed or a directory was full later (after the first commit, be it of nothing, or when all
-    peers had answered), 2 when the source or the receiver did not answer at the start.
+    peers had answered), 2 when the source or the receiver did not answer at the start. After 1 only JSON is printed.
 
     Raises:
         UsageError: a contradictory option, or a directory that cannot be written at the start.
@@ -98,16 +98,18 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         on_commit = partial(_count_commit, options=options, source=source, spans=forwarding, metrics=metrics)
         try:
             if options.once:
-                counts = forward_once(source, landing, spans=forwarding, flush=True, on_commit=on_commit)
+                forward_once(source, landing, spans=forwarding, flush=True, on_commit=on_commit)
             else:
-                counts = forward_until(
-                    opened.enter_context(_stopped_by_signals(source)),
+                stopped = opened.enter_context(_stopped_by_signals(source))
+                watch = None if spans is None else ReceiverWatch(spans.delivery, stopped)
+                forward_until(
+                    stopped,
                     source,
                     landing,
                     spans=forwarding,
                     pause_ms=_PAUSE_MS,
                     on_commit=on_commit,
-                    on_pass=partial(_print_pass, source=source, spans=forwarding),
+                    on_pass=partial(_print_pass, source=source, spans=forwarding, watch=watch),
                 )
             if forwarding is not None:
                 forwarding.hold()  # of what is committed nothing is remembered: positions may be moved back
@@ -116,10 +118,16 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                 raise
             typer.echo(f"mqtrace: error: {visible(str(error), limit=None)}", err=True)
             have_answered = source.has_answered and (forwarding is None or forwarding.has_delivered)
-            return _STOPPED_ON_ERROR if source.has_committed or have_answered else _NEVER_ANSWERED
-        summary = _as_json(counts, source, forwarding) if as_json else _as_text(counts, source, forwarding, options)
-        typer.echo(visible(summary, limit=None))
-    return 0
+            if not (source.has_committed or have_answered):
+                return _NEVER_ANSWERED
+            code = _STOPPED_ON_ERROR
+        else:
+            code = 0
+        if as_json:
+            typer.echo(visible(_as_json(metrics.moved, source, forwarding), limit=None))
+        elif not code:
+            typer.echo(visible(_as_text(metrics.moved, source, forwarding, options), limit=None))
+    return code
 
 
 def _check_delivery(options: ForwardOptions) -> None:
@@ -242,7 +250,7 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, decod
             service_name=options.service_name, system=options.messaging_system, stamped_after=options.stamped_after
         ),
         decoder=decoder,
-        memory=ResumeFile(state and state / f"{state_name(options.group, options.source)}.json"),
+        memory=ResumeFile(state and state / f"{_name_state(options)}.json"),
     )
 
 
@@ -259,12 +267,10 @@ def _lock_state(options: ForwardOptions) -> Iterator[None]:
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        address = parse_address(options.source)
-        source = str(as_path(address.path).resolve()) if address.kind is Kind.FILES else options.source
-        lock = (directory / f"{state_name(options.group, source)}.lock").open("ab")
+        lock = (directory / f"{_name_state(options)}.lock").open("ab")
     except OSError as error:
-        fix = CANNOT_WRITE if options.state or not options.landing else "; give a --landing that can be written"
-        raise UsageError(f"{directory} cannot be written ({error.strerror or error}){fix}") from error
+        fix = CANNOT_WRITE if options.state or not options.landing else "give a --landing that can be written"
+        raise not_written(directory, error, fix) from error
     with lock:
         if not claim(lock):
             raise UsageError(
@@ -272,6 +278,16 @@ def _lock_state(options: ForwardOptions) -> Iterator[None]:
                 f"running in {directory}: wait for it, or give another --group"
             )
         yield
+
+
+def _name_state(options: ForwardOptions) -> str:
+    """Return the name of what is remembered, however the source's path is spelled or its servers are ordered."""
+    address = parse_address(options.source)
+    if address.kind is Kind.FILES:
+        return state_name(options.group, str(as_path(address.path).resolve()))
+    separator = "," if address.kind is Kind.KAFKA else ";"
+    servers = separator.join(sorted(set(address.servers.lower().split(separator))))
+    return state_name(options.group, f"{address.kind.name.lower()}://{servers}/{address.topic}")
 
 
 def _state_directory(options: ForwardOptions) -> AnyPath | None:
@@ -325,7 +341,7 @@ _Forwarding = SpanForwarding | NativeForwarding | None
 def _count_commit(
     moved: ForwardCounts, *, options: ForwardOptions, source: TraceSource, spans: _Forwarding, metrics: ForwardMetrics
 ) -> None:
-    is_first, is_native = moved.messages > 0 and not metrics.has_added, isinstance(spans, NativeForwarding)
+    is_first, is_native = moved.messages > 0 and not metrics.moved.messages, isinstance(spans, NativeForwarding)
     metrics.add(moved)
     if is_first and not is_native and not source.holds_records:
         read, place = plural(moved.messages, "message"), without_password(options.source)
@@ -335,12 +351,14 @@ def _count_commit(
         typer.echo(f"mqtrace: warning: {rejected}", err=True)
 
 
-def _print_pass(passed: ForwardCounts, *, source: TraceSource, spans: _Forwarding) -> None:
+def _print_pass(passed: ForwardCounts, *, source: TraceSource, spans: _Forwarding, watch: ReceiverWatch | None) -> None:
     if source.new_bad:
         typer.echo(f"mqtrace: warning: not forwarded: {visible(source.new_bad, limit=None)}", err=True)
         source.new_bad = ""
     if passed.messages or passed.spans:
         typer.echo(f"mqtrace: {_describe_pass(passed, spans)}", err=True)
+    if watch is not None and (change := watch.check(has_delivered=passed.spans > 0)):
+        typer.echo(f"mqtrace: {visible(change, limit=None)}", err=True)
 
 
 def _describe_pass(passed: ForwardCounts, spans: _Forwarding) -> str:

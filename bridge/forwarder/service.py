@@ -153,7 +153,7 @@ _OF_SPANS: Final = ("records", "bad_records", "halves", "overflowed", "repeated"
 
 
 class ForwardMetrics:
-    """Counts after each commit what it moved; ``has_added`` is whether that was anything.
+    """Counts after each commit what it moved; ``moved`` is the sum of that.
 
     ``rejected`` spans are those of the last commit. ``spans`` is ``None`` when only a landing is filled.
     """
@@ -162,7 +162,7 @@ class ForwardMetrics:
         meter = meter or get_meter(_SCOPE)
         self._spans = spans
         self._recorded = dict.fromkeys(_OF_SPANS, 0)
-        self.has_added, self.rejected = False, 0
+        self.moved, self.rejected = ForwardCounts(), 0
         self._counters = {
             name: meter.create_counter(name, unit=unit, description=description)
             for name, (unit, description) in METRICS.items()
@@ -173,7 +173,7 @@ class ForwardMetrics:
 
     def add(self, passed: ForwardCounts) -> None:
         """Add what one commit, or a whole run, has moved."""
-        self.has_added |= passed.messages > 0
+        self.moved += passed
         self._counters["mqtrace.forwarder.messages"].add(passed.messages)
         self._counters["mqtrace.forwarder.body.size"].add(passed.body_bytes)
         self._counters["mqtrace.forwarder.spans"].add(passed.spans)

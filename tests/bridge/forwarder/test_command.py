@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import signal
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -156,15 +157,17 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
 def test_landing_that_fails_later_is_exit_1(tmp_path):
     source, landing = tmp_path / "in", tmp_path / "landing"
     source.mkdir()
-    with running_forward("--source", str(source), "--landing", str(landing)) as process:
+    with running_forward("--source", str(source), "--landing", str(landing), "--json") as process:
         _put(source / "a\n\x1b.gz", b"\x1f\x8b")
         reason = "a⟨U+000A⟩⟨U+001B⟩.gz: gzip-compressed; decompress it first (gunzip)"
         assert process.stderr.readline() == f"mqtrace: warning: not forwarded: {reason}\n"
+        _put(source / "a", body_of(pub()))
+        assert process.stderr.readline() == "mqtrace: 1 trace message committed\n"
         shutil.rmtree(landing)
         landing.touch()
         _put(source / "b", body_of(pub()))
-        _, err = process.communicate()
-    assert process.returncode == 1
+        out, err = process.communicate()
+    assert (process.returncode, json.loads(out)["messages"]) == (1, 1)
     assert err.startswith(f"mqtrace: error: cannot write to the landing {landing}: ")
 
 
@@ -201,16 +204,18 @@ def test_signal_before_the_source_has_answered_ends_at_once(tmp_path, number):
             assert (process.wait(), process.stderr.read()) == (128 + number, "mqtrace: interrupted\n")
 
 
-def test_receiver_that_fails_after_an_empty_pass_is_exit_1(receiver, tmp_path):
+def test_receiver_that_is_away_is_a_warning_after_an_empty_pass_and_exit_1_when_spans_come(receiver, tmp_path):
     (tmp_path / "none.gz").write_bytes(b"\x1f\x8b")
-    receiver.status = 400
+    receiver.status = 503
     options = ["--source", str(tmp_path), "--otlp-endpoint", receiver.endpoint, "--state", str(tmp_path / "state")]
-    with running_forward(*options) as process:
+    with running_forward(*options, "--otlp-timeout-ms", "300") as process:
         assert "not forwarded: none.gz" in process.stderr.readline()
+        away = f"mqtrace: warning: the OTLP receiver {receiver.endpoint} did not accept a request without spans (503 "
+        assert process.stderr.readline().startswith(away)
         _put(tmp_path / "a", body_of(pub()))
         _, err = process.communicate()
     assert process.returncode == 1
-    assert err.startswith(f"mqtrace: error: the OTLP receiver {receiver.endpoint} did not accept 1 span (400 ")
+    assert err.startswith(f"mqtrace: error: the OTLP receiver {receiver.endpoint} did not accept 1 span (503 ")
 
 
 @pytest.fixture
@@ -334,6 +339,17 @@ def test_second_forwarder_of_a_source_and_group_is_refused_while_the_first_runs(
     assert new.startswith("1 trace message (")
     assert "; nothing new for group mqtrace-forward: it has forwarded all of --source" in again
     assert again.endswith("wherever that went; use another --group to start over")
+
+
+def test_source_that_is_spelled_otherwise_shares_the_lock_and_what_is_remembered(receiver, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "link").symlink_to("in")
+    files = ("in/", "link", f"file://{tmp_path}/in")
+    topics = ("kafka://127.0.0.1:1,LOCALHOST:2/t", "kafka://localhost:2,127.0.0.1:1/t")
+    options = ["--otlp-endpoint", receiver.endpoint, "--state", "state", "--timeout-ms", "300", "--once"]
+    assert [main(["forward", "--source", source, *options]) for source in (*files, *topics)] == [0, 0, 0, 2, 2]
+    assert Counter(each.suffix for each in (tmp_path / "state").iterdir()) == {".json": 1, ".lock": 2}
 
 
 @pytest.mark.parametrize(("target", "wanted"), [("--landing", "trace messages"), ("--native", "OTLP messages")])
