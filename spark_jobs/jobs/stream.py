@@ -89,8 +89,9 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
             while True:
                 check_held()
                 if not chosen.is_settled:
-                    chosen = choose(options, ingest.known_writers())
-                    ingest.use(chosen)
+                    with suppress(NothingThereError):  # moved away since the start
+                        chosen = choose(options, ingest.known_writers())
+                        ingest.use(chosen)
                 with opener() as engine:
                     has_new = ingest.ingest(engine)
                 if has_new or last is None:

@@ -28,14 +28,11 @@ def test_source_is_parsed(text, kind, facts):
     assert {name: getattr(address, name) for name in facts} == facts
 
 
-INCOMPLETE = ["kafka://broker", "kafka:///topic", "rocketmq://a:9876/", "files:", " "]
-MISSPELT = ["kafka:/a:9092/T", "Kafka://a/T", "S3A://b/c"]
-
-
-@pytest.mark.parametrize("text", INCOMPLETE + MISSPELT)
-def test_malformed_source_is_refused(text):
-    with pytest.raises(UsageError, match="write"):
-        parse_address(text)
+def test_malformed_source_is_refused():
+    incomplete = ("kafka://broker", "kafka:///topic", "rocketmq://a:9876/", "files:", " ")
+    for text in (*incomplete, "kafka:/a:9092/T", "Kafka://a/T", "S3A://b/c"):
+        with pytest.raises(UsageError, match="write"):
+            parse_address(text)
 
 
 @pytest.mark.parametrize("servers", ["a:99999", "a:9092,[::1]:0", "a:" + "9" * 5_000])

@@ -47,13 +47,10 @@ def test_anything_else_is_a_path_of_this_machine(text, path):
     assert storage.as_path(text) == Path(path)
 
 
-@pytest.mark.parametrize("parse", [storage.as_path, parse_address, partial(parse_directory, option="--out")])
-def test_file_url_without_a_path_is_refused(parse):
-    with pytest.raises(UsageError, match="file:// names no file or directory: write file:///PATH"):
-        parse("file://")
-
-
-def test_store_url_without_a_name_is_refused():
+def test_url_without_a_name_is_refused():
+    for parse in (storage.as_path, parse_address, partial(parse_directory, option="--out")):
+        with pytest.raises(UsageError, match="file:// names no file or directory: write file:///PATH"):
+            parse("file://")
     with pytest.raises(UsageError, match="s3a:// names no bucket or host: write s3a://NAME/PATH"):
         storage.as_path("s3a://")
 
