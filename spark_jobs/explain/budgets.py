@@ -27,8 +27,8 @@ from spark_jobs.explain.drop_budget import (
     group_rows,
 )
 from spark_jobs.explain.explainers import Reasons
-from spark_jobs.judging.columns import flatten_sides, is_any_of, is_equal
-from spark_jobs.judging.counts import CARRIED_ON
+from spark_jobs.judging.columns import NullableInts, flatten_sides, is_any_of, is_equal
+from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.report.result import Ledger, LedgerLine
 from spark_jobs.sums import by
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
@@ -158,7 +158,7 @@ class Budgets:
         if not most:
             return given
         grouped = group_residue(columns)
-        shares = share_out(count_lost_keys(grouped, is_open, {}, {}), most)
+        shares = share_out(count_lost_keys(grouped, is_open), most)
         return _apply_reasons(given, choose_rows(columns, grouped, is_open, shares), Reason.NOT_SAMPLED)
 
     def _spend_drops(self, columns: Mapping[str, Column], given: Reasons, settled: Settled) -> Reasons:
@@ -169,15 +169,25 @@ class Budgets:
         services_of = {group: frozenset(some) for group, some in services.items()}
         # only native drops pay for lost ends, which otherwise take the places of other groups
         lost_ends = settled.lost_ends if any(drop.side == "native" for drop in self._drops) else {}
-        losses = count_lost_keys(grouped, is_open, lost_ends, services_of)
+        losses = count_lost_keys(
+            grouped, is_open, lost_ends=lost_ends, services_of=services_of, is_forgotten=self._find_forgotten(columns)
+        )
         allocations, self._used, self._used_for_unsettled = allocate(losses, self._drops)
         return _apply_reasons(given, choose_rows(columns, grouped, is_open, allocations), Reason.DROP_ATTRIBUTED)
+
+    def _find_forgotten(self, columns: Mapping[str, Column]) -> Mask:
+        """Return which keys the next run does not see again, being as old as keys that expire."""
+        if self.facts.has_earlier_input:  # it reads them again
+            return np.zeros(len(columns["kind"]), bool)
+        age = NullableInts.constant(self.facts.data_end_ms) - find_last(columns)
+        return age.exceeds(self.policy.forget_after_ms)
 
     def used(self) -> tuple[CountedDrop, ...]:
         """Return the counted losses that were spent on keys, each with how much of it: what a history remembers.
 
-        It leaves out what was spent on settled halves of deliveries: the next run does not see these, and would spend
-        it on other keys. While a key of an earlier run waits, earlier counts that nothing used stay: it may be covered.
+        It leaves out what was spent on settled halves of deliveries and on forgotten keys: the next run does not see
+        these, and would spend it on other keys. While a key of an earlier run waits, earlier counts that nothing used
+        stay: it may be covered.
         """
         found: list[CountedDrop] = []
         for place, drop in enumerate(self._ledger.drops if self._ledger else ()):

@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -80,7 +81,7 @@ class Allocation:
 class Spending(NamedTuple):
     """What drops were spent on, how much of each was used, and how much of that for keys that are not settled.
 
-    ``allocations`` leave out the known losses, and are ordered by cause within a group.
+    ``allocations`` leave out the known losses, and are ordered by cause within a loss.
     """
 
     allocations: list[Allocation]
@@ -112,8 +113,10 @@ def allocate(losses: Iterable[LostKeys], drops: Sequence[CountedDrop]) -> Spendi
     return Spending(found, tuple(used), tuple(used_for_unsettled))
 
 
-def _position(loss: LostKeys) -> tuple[str, int, bool, str]:
-    return loss.group.lost, -1 if loss.group.cell is None else loss.group.cell, not loss.known, loss.group.name
+def _position(loss: LostKeys) -> tuple[str, int, bool, str, bool]:
+    cell = -1 if loss.group.cell is None else loss.group.cell
+    # of a group's keys the earliest are covered: those that the next run does not see
+    return loss.group.lost, cell, not loss.known, loss.group.name, not (loss.known or loss.is_settled)
 
 
 def _group_alike(drops: Sequence[CountedDrop]) -> list[list[int]]:
@@ -369,17 +372,23 @@ def _process_in(kind: str, msg_id: str | None, attempt_id: str | None) -> str | 
 def count_lost_keys(
     grouped: GroupedRows,
     is_open: Mask,
-    lost_ends: Mapping[tuple[LossGroup, bool], int],
-    services_of: Mapping[str | None, frozenset[str]],
+    *,
+    lost_ends: Mapping[tuple[LossGroup, bool], int] = MappingProxyType({}),
+    services_of: Mapping[str | None, frozenset[str]] = MappingProxyType({}),
+    is_forgotten: Mask | None = None,
 ) -> list[LostKeys]:
     """Return the largest ``MOST_GROUPS`` groups of the open keys as losses.
 
     ``lost_ends`` are deliveries by group whose native end alone is lost, settled ones and those that may still get it;
     they come first, and their drops are used. ``services_of`` are the services that spans show for a native record's
-    group.
+    group. ``is_forgotten``: the next run does not see the key.
     """
-    counts = np.bincount(grouped.group_of[is_open], minlength=len(grouped.groups)).tolist()
-    found = [LostKeys(of, count) for of, count in zip(grouped.groups, counts, strict=True) if count]
+    forgotten = np.zeros(len(is_open), bool) if is_forgotten is None else is_forgotten
+    found = []
+    for is_settled, members in ((False, is_open & ~forgotten), (True, is_open & forgotten)):
+        counts = np.bincount(grouped.group_of[members], minlength=len(grouped.groups)).tolist()
+        pairs = zip(grouped.groups, counts, strict=True)
+        found += [LostKeys(of, count, is_settled=is_settled) for of, count in pairs if count]
     found += [LostKeys(of, count, known=True, is_settled=settled) for (of, settled), count in lost_ends.items()]
     found.sort(key=lambda loss: (not loss.known, -loss.count, loss.group.name, loss.is_settled))
     return [replace(loss, services=_services_of(loss.group, services_of)) for loss in found[:MOST_GROUPS]]

@@ -72,6 +72,8 @@ def test_known_loss_uses_its_drops_before_any_other_is_covered():
     allocated, *used = drop_budget.allocate([settled, loss(7, 2)], [drop(7), drop(8)])
     assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], [(1, 1), (1, 0)])
     assert drop_budget.allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
+    forgotten = replace(loss(7, 2), is_settled=True)
+    assert drop_budget.allocate([loss(7, 3), forgotten], [drop(7, 3)])[1:] == ((3,), (1,))
 
 
 def test_drop_with_a_bucket_is_spent_before_one_without():

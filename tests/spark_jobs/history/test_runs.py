@@ -206,20 +206,20 @@ def test_pending_key_from_before_the_other_side_began_is_late_where_all_is_read_
 
 
 LOST = [publish("native", f"L{number}", at_ms=number, path="monday.jsonl") for number in range(8)]
-COUNTED = CountedDrop(
-    side="otlp", component="queue", cause="queue_full", count=5, bucket_start_ms=START_MS, bucket_ms=10_000
-)
+COUNTED = CountedDrop(side="otlp", component="queue", cause="queue_full", count=5)
 LEDGER = LedgerRead(files=("ledger.json",), drops=(COUNTED,))
 
 
 @pytest.fixture(scope="module")
 def covered(tmp_path_factory):
-    """Eight spans lost of which five were counted; one of them comes late; a week later no ledger is given."""
+    """Eight spans lost, five of them counted; one comes late; a week later others are lost, and no ledger is given."""
     root, late = tmp_path_factory.mktemp("covered"), publish("otlp", "L0", at_ms=0, path="tuesday.jsonl")
+    later = [publish("native", f"M{number}", at_ms=9 * DAY_MS + number, path="next.jsonl") for number in range(5)]
     stories = [
         ([*both("A", at_ms=0), *LOST, *both("Z", at_ms=30 * MINUTE_MS)], LEDGER),
         ([late, *both("Y", at_ms=60 * MINUTE_MS, path="tuesday.jsonl")], LEDGER),
         (both("X", at_ms=9 * DAY_MS, path="last.jsonl"), None),
+        ([*later, *(row for at in (0, 30) for row in both(f"N{at}", at_ms=9 * DAY_MS + at * MINUTE_MS))], None),
     ]
     return [run(root, events, ledger=ledger) for events, ledger in stories]
 
@@ -231,9 +231,10 @@ def reasons(run):
 def test_five_counted_losses_cover_five_keys_and_no_others_in_the_next_runs(covered):
     assert reasons(covered[0]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 3}
     assert reasons(covered[1]) == reasons(covered[2]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 2}
-    assert [one.result.ledger.attributed["otlp"] for one in covered] == [5, 5, 5]
-    assert [one.result.ledger.files for one in covered] == [("ledger.json",), ("ledger.json",), ()]
-    assert [one.result.exit_code for one in covered] == [1, 1, 1]
+    assert reasons(covered[3]) == {"UNEXPLAINED": 5}
+    assert [one.result.ledger.attributed["otlp"] for one in covered[:3]] == [5, 5, 5]
+    assert [one.result.ledger and one.result.ledger.files for one in covered] == [("ledger.json",)] * 2 + [(), None]
+    assert [one.result.exit_code for one in covered] == [1, 1, 1, 1]
 
 
 def test_covered_key_is_resolved_when_its_span_comes(covered):
@@ -249,8 +250,8 @@ def test_covered_key_is_resolved_when_its_span_comes(covered):
 def test_covered_key_is_forgotten_with_the_rest(covered):
     assert Counter(row["lifecycle"] for row in covered[2].rows if row["lifecycle"]) == {"expired": 7}
     with open_history(covered[2].root / "history") as history:
-        assert history.carried_files() == []
-        assert [drop.count for drop in history.used_drops()] == [5]
+        assert history.used_drops() == ()
+    assert {row["msg_id"][0] for row in covered[3].rows} == {"M", "N"}
 
 
 @pytest.mark.parametrize(
