@@ -227,9 +227,10 @@ class _Message:
         given = self.fields.present("offset_msg_id")
         if given is not None:
             return given
-        partition, offset = self.fields.whole("partition"), self.fields.whole("kafka_offset")
-        if partition is not None and offset is not None and partition >= 0 and offset >= 0:
-            return f"{self.fields.text('topic')}-{partition}@{offset}"
+        topic, partition = self.fields.text("topic"), self.fields.whole("partition")
+        offset = self.fields.whole("kafka_offset")
+        if topic is not None and partition is not None and offset is not None and partition >= 0 and offset >= 0:
+            return f"{topic}-{partition}@{offset}"
         return self._dotted_place()
 
     def _dotted_place(self) -> str | None:

@@ -157,6 +157,8 @@ def test_kafka_message_without_an_id_is_identified_by_its_position():
     whole = contexts_of(_span(_delivery(system="kafka", **place))).contexts[1]
     (bean,) = whole.beans
     assert (bean.msg_id, bean.offset_msg_id, whole.group_name) == ("orders-3@41", "orders-3@41", "g")
+    (nowhere,) = contexts_of(_span(_delivery(system="kafka", destination_name=None, **place))).contexts[1].beans
+    assert (nowhere.msg_id, nowhere.offset_msg_id) == (None, None)
 
 
 @pytest.mark.parametrize("written", [bean_attributes(pub().beans[0]), context_attributes(after())])
