@@ -397,7 +397,7 @@ def confirm_weak_keys(residue: Residue) -> Mask:
     The spans have the key's topic (or group) and kind and start within the tolerance. With fewer spans than records
     some are certainly lost, and all stay unexplained.
     """
-    columns, tolerance_ms = residue.columns, residue.policy.widest_tolerance("start_ms")
+    columns, tolerance_ms = residue.columns, residue.policy.start_tolerance_ms
     is_consume = is_equal(columns["kind"], Kind.CONSUME.value)
     name = bare_names(pc.if_else(pa.array(is_consume), columns["group"], columns["topic"]))
     near_ms = NullableInts.of(columns["event_ms"]).believable()

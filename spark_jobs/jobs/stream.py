@@ -142,7 +142,7 @@ def begin_behind_dropped(policy: Policy, dropped_until_ms: int | None) -> Policy
     """
     if dropped_until_ms is None:
         return policy
-    begin_ms = 1 + dropped_until_ms + max(policy.grace_ms, policy.widest_tolerance("start_ms"))
+    begin_ms = 1 + dropped_until_ms + max(policy.grace_ms, policy.start_tolerance_ms)
     return replace(policy, begin_ms=max(begin_ms, policy.begin_ms or 0))
 
 

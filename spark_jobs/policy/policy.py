@@ -93,9 +93,10 @@ class Policy(Tolerances):
         given = self.fields[name].tolerance_ms
         return given if given is not None else 0 if is_one_object else self.profile.tolerance_ms
 
-    def widest_tolerance(self, name: str) -> int:
-        """Return the greatest tolerance of a time field for any pair of writers of this run."""
-        return max(one.tolerance(name) for one in (self, self.other) if one is not None)
+    @property
+    def start_tolerance_ms(self) -> int:
+        """The greatest tolerance of a start time for any pair of writers of this run."""
+        return max(one.tolerance("start_ms") for one in (self, self.other) if one is not None)
 
     @property
     def writer_names(self) -> tuple[str, str]:

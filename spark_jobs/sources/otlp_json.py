@@ -228,7 +228,8 @@ def _texts(values: dict[str, Column]) -> Column:
     if pa.types.is_null(arrays.type) or arrays.null_count == len(arrays):
         return texts
     is_array = arrays.is_valid()
-    return pc.replace_with_mask(texts, is_array, _arrays(fields_of(arrays.filter(is_array))["values"]))
+    lists = fields_of(arrays.filter(is_array))["values"]
+    return pc.replace_with_mask(texts, is_array, json_arrays(offsets_of(lists), _texts(fields_of(lists.flatten()))))
 
 
 def _scalar(name: str, values: Column) -> Column:
@@ -237,10 +238,6 @@ def _scalar(name: str, values: Column) -> Column:
     if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
         return values.cast(pa.string())
     return map_values(values, lambda value: attribute_text(json_scalar(name, value)), pa.string())
-
-
-def _arrays(lists: Column) -> Column:
-    return json_arrays(offsets_of(lists), _texts(fields_of(lists.flatten())))
 
 
 _TIMES: Final = ("startTimeUnixNano", "endTimeUnixNano")
