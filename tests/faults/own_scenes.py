@@ -19,27 +19,19 @@ _COUNTED = "DROP_ATTRIBUTED"
 
 def _scene_before_retention(stage: Stage) -> None:
     """The trace topic keeps what came after the beginning; spans are there of three hours before."""
+    fault, expected = "before the trace topic begins", one_sided("otlp", "LATE_BEYOND_RETENTION")
     for number in range(5):
         at_ms = BEGIN_MS - 3 * _HOUR_MS + 60_000 * number
         bean = stage.bean(at_ms=at_ms)
-        expected = one_sided("otlp", "LATE_BEYOND_RETENTION")
-        stage.play(
-            sending(stage.producer, at_ms, bean), do.record_lost, expected, fault="before the trace topic begins"
-        )
-        stage.play(
-            stage.deliver(bean, after_ms=at_ms + 500 - stage.now_ms),
-            do.record_lost,
-            expected,
-            fault="before the trace topic begins",
-        )
+        for call in (sending(stage.producer, at_ms, bean), stage.deliver(bean, after_ms=at_ms + 500 - stage.now_ms)):
+            stage.play(call, do.record_lost, expected, fault=fault)
 
 
 def _scene_before_the_window(stage: Stage) -> None:
     at_ms = BEGIN_MS - 6 * _HOUR_MS
     expected = Expected(status="OUT_OF_SCOPE", also={"reason_detail": "WINDOW"})
-    stage.play(
-        sending(stage.producer, at_ms, stage.bean(at_ms=at_ms)), do.record_lost, expected, fault="before --begin"
-    )
+    call = sending(stage.producer, at_ms, stage.bean(at_ms=at_ms))
+    stage.play(call, do.record_lost, expected, fault="before --begin")
 
 
 def attempts(

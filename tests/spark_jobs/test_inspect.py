@@ -13,7 +13,7 @@ from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs import inspect
 from spark_jobs.sources.files import source_files
-from tests.support.landings import write_landing
+from tests.support.landings import body_line, write_landing
 
 RECALL = f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode()
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -77,12 +77,6 @@ def test_records_stream_as_the_decoder_writes_them(capsys):
     assert {line["trace_type"] for line in lines} == {"Pub", "SubBefore", "SubAfter", "EndTransaction"}
 
 
-def test_file_name_does_not_reach_the_terminal_as_it_is(tmp_path, capsys):
-    (tmp_path / "a\x1b[31m.jsonl").touch()
-    inspect.run([str(tmp_path / "a\x1b[31m.jsonl")])
-    assert f"nothing in {tmp_path}/a⟨U+001B⟩[31m.jsonl" in capsys.readouterr().err
-
-
 def test_bodies_of_several_sources_have_numbers_of_their_own(tmp_path, capsys):
     for name in ("a", "b"):
         write_landing(tmp_path / f"{name}.jsonl", RECALL, RECALL)
@@ -111,10 +105,21 @@ def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
     assert (broken, record["body_index"]) == ({"body_index": 1, "record_index": None, "error": bad}, 2)
 
 
-def test_damaged_line_of_spans_is_said_to_be_damaged(tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text('{"resourceSpans": []}\n{"resourceSpans": [}\n', encoding="utf-8")
-    assert inspect.run([str(tmp_path / "a.jsonl")]) == 1
-    assert "a.jsonl:2: damaged, or not OTLP traces: " in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("content", "code", "stream", "shown"),
+    [
+        (b'{"resourceSpans": []}\n{"resourceSpans": [}\n', 1, "out", "⟩[31m.jsonl:2: damaged, or not OTLP traces: "),
+        (body_line(RECALL), 0, "out", f"{2**63 - 1} ms, which is not a date"),
+        (b"", 0, "err", "nothing in {}/a⟨U+001B⟩[31m.jsonl"),
+    ],
+    ids=["a damaged line of spans", "a time that is not a date", "nothing"],
+)
+def test_oddity_of_a_file_is_shown_without_control_characters_of_its_name(
+    tmp_path, capsys, content, code, stream, shown
+):
+    (tmp_path / "a\x1b[31m.jsonl").write_bytes(content)
+    assert inspect.run([str(tmp_path / "a\x1b[31m.jsonl")]) == code
+    assert shown.format(tmp_path) in getattr(capsys.readouterr(), stream)
 
 
 def test_wrong_inputs_are_refused(tmp_path):
@@ -125,12 +130,6 @@ def test_wrong_inputs_are_refused(tmp_path):
         inspect.run([str(tmp_path / "x")])
     with pytest.raises(UsageError, match="exclude each other"):
         inspect.run([str(tmp_path)], spans=True, records=True)
-
-
-def test_time_that_is_not_a_date_is_printed_as_it_is(tmp_path, capsys):
-    write_landing(tmp_path / "a.jsonl", RECALL)
-    assert inspect.run([str(tmp_path)]) == 0
-    assert f"{2**63 - 1} ms, which is not a date" in capsys.readouterr().out
 
 
 def test_ignored_files_of_a_directory_are_named(tmp_path, capsys):

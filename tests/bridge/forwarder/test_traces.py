@@ -409,20 +409,24 @@ def test_restart_forwards_only_the_records_that_waited_unless_the_position_moved
     assert _read(ResumeFile(file), *range(first, 9)) == left
 
 
-def test_crash_before_the_commit_restarts_at_the_commit_before(file):
-    """The broker's position is then one commit old: at the first message since, or at what was held at that time."""
-    memory = _remember(file, (0, 1, 0), read=(0, 1))
-    _read(memory, 2, 3)
-    memory.remember(_waiting((0, 3, 0)))
-    assert _read(ResumeFile(file), 1, 2, 3, 4) == [[], [], [0], "all"]
-    assert _read(ResumeFile(file), 3, 4) == [[0], "all"]
-
-
-def test_crash_before_the_commit_restarts_at_what_was_held_though_nothing_came_since(file):
-    """The half that waited was joined by a message of another partition."""
-    memory = _remember(file, (0, 1, 0), read=(0, 1))
-    memory.remember([])
-    assert _read(ResumeFile(file), 1, 2) == [[], "all"]
+@pytest.mark.parametrize(
+    ("partition", "held", "read", "later", "held_later", "left"),
+    [
+        (0, [1], (0, 1), (2, 3), [3], {1: [[], [], [0], "all"], 3: [[0], "all"]}),
+        (0, [1], (0, 1), (), [], {1: [[], "all"]}),  # its half was joined by a message of another partition
+        (None, [1], (0, 1, 2), (), [1], {0: [[], [0], []]}),
+        (None, [], (0, 1), (2, 3), [], {0: [[], [], [], [], "all"]}),
+    ],
+    ids=["topic", "topic without later messages", "file with a waiting half", "file of several commits"],
+)
+def test_crash_before_the_commit_restarts_at_the_commit_before(file, partition, held, read, later, held_later, left):
+    """A topic's position is then one commit old: at the first message since, or at what was held; a file's at its beginning."""
+    memory = _remember(file, *((partition, each, 0) for each in held), read=read, partition=partition)
+    _read(memory, *later, partition=partition)
+    memory.remember(_waiting(*((partition, each, 0) for each in held_later)))
+    for first, records in left.items():
+        offsets = range(first, first + len(records))
+        assert _read(ResumeFile(file), *offsets, partition=partition) == records
 
 
 def test_topic_created_anew_is_forwarded_from_its_beginning(file):
@@ -468,20 +472,6 @@ def test_end_of_a_pass_ends_what_an_earlier_process_has_left(file):
     memory.end_pass()
     memory.remember([])
     assert memory.unsettled() == set()
-
-
-def test_file_is_read_from_its_beginning_whatever_waits(file):
-    memory = _remember(file, (None, 1, 0), read=(0, 1, 2), partition=None)
-    memory.remember(_waiting((None, 1, 0)))
-    assert _read(ResumeFile(file), 0, 1, 2, partition=None) == [[], [0], []]
-
-
-def test_file_of_several_commits_is_passed_over_from_its_beginning(file):
-    """Its position is committed when all of it was read: a restart before that begins at its first message."""
-    memory = _remember(file, read=(0, 1), partition=None)
-    _read(memory, 2, 3, partition=None)
-    memory.remember([])
-    assert _read(ResumeFile(file), 0, 1, 2, 3, 4, partition=None) == [[], [], [], [], "all"]
 
 
 def test_what_was_committed_last_is_forwarded_again_where_its_position_is_moved_back(file):

@@ -164,10 +164,14 @@ def test_shutdown_ends_a_running_export_or_creation_of_the_topic_early(traced, c
     assert processor.stats()[NAME]["exported"] == 0
 
 
-def test_application_broker_is_the_default(kafka, exported, arrived, monkeypatch):
+@pytest.mark.parametrize("named_by", ["the environment", "the application"])
+def test_broker_is_that_of_the_environment_or_the_application(kafka, exported, arrived, monkeypatch, named_by):
     monkeypatch.setattr(client_properties, "_learned", {})
+    if named_by == "the environment":
+        monkeypatch.setenv("MQTRACE_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     exporter, conf = NativeKafkaSpanExporter(), {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000}
-    client_properties.remember_application_kafka_config(conf)
+    if named_by == "the application":
+        client_properties.remember_application_kafka_config(conf)
     exported(exporter, pub(1))
     assert arrived() == [bean(1).msg_id]
 
@@ -183,12 +187,6 @@ def test_environment_names_broker_topic_and_properties(kafka, exported, arrived,
     monkeypatch.chdir(tmp_path.parent)
     exported(exporter, pub(1))
     assert arrived("MY_TRACE") == [bean(1).msg_id]
-
-
-def test_environment_names_the_brokers(kafka, exported, arrived, monkeypatch):
-    monkeypatch.setenv("MQTRACE_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
-    exported(NativeKafkaSpanExporter(), pub(1))
-    assert arrived() == [bean(1).msg_id]
 
 
 def test_token_that_nothing_gives_is_refused_with_the_fix():

@@ -410,15 +410,14 @@ async def test_servers_and_password_are_passed_on_and_the_password_is_not_shown(
     assert "hunter2" not in caplog.text + span.to_json()
 
 
-async def _foreign_send(wrapped, instance, args, kwargs):
-    kwargs["headers"] = [*(kwargs.get("headers") or []), ("traceparent", b"theirs")]
-    return await wrapped(*args, **kwargs)
-
-
 @pytest.fixture
 def neighbour():
+    async def send(wrapped, instance, args, kwargs):
+        kwargs["headers"] = [*(kwargs.get("headers") or []), ("traceparent", b"theirs")]
+        return await wrapped(*args, **kwargs)
+
     original = AIOKafkaProducer.send
-    yield lambda: wrapt.wrap_function_wrapper(AIOKafkaProducer, "send", _foreign_send)
+    yield lambda: wrapt.wrap_function_wrapper(AIOKafkaProducer, "send", send)
     AIOKafkaProducer.send = original
 
 
