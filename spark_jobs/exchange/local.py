@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import SystemClock
-from spark_jobs.exchange.engine import Engine, merge_along
+from spark_jobs.exchange.engine import Engine, merge_along, with_stores
 from spark_jobs.exchange.packing import BUCKET_ROWS
 from spark_jobs.exchange.workers import Worker, count_cores, take_started
 
@@ -63,7 +63,8 @@ class LocalEngine(Engine):
                     is_long = bool(self._workers) or self._clock.monotonic_ns() - started_ns > _PATIENCE_NS
                     if is_long and most_workers and len(left) > 1 and not helpers:
                         workers = self._start_workers(min(most_workers, len(left) - 1))
-                        helpers = [pool.submit(_run_all, partial(one.run, function), left, answers) for one in workers]
+                        there = with_stores(function)
+                        helpers = [pool.submit(_run_all, partial(one.run, there), left, answers) for one in workers]
                     _run_next(function, left, answers)
                 for helper in helpers:
                     helper.result()

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from bridge.storage import current_settings, stores
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
@@ -30,7 +31,7 @@ def process_of(here, directory, _task):
     """Return the process that runs a task; ``here`` waits until another one has run one."""
     while os.getpid() == here and not any(directory.iterdir()):
         os.sched_yield()
-    (directory / str(os.getpid())).touch()
+    (directory / str(os.getpid())).write_text(current_settings().get("fs.s3a.endpoint", ""))
     return os.getpid()
 
 
@@ -71,11 +72,13 @@ def add_up_blobs(_bucket, blobs):
     return sum(map(int, blobs))
 
 
-def test_long_map_uses_other_processes_and_ends_them(tmp_path):
+def test_long_map_uses_other_processes_and_ends_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(stores._given, "fs.s3a.endpoint", "http://a:1")
     with LocalEngine(3, clock=TickingClock()) as engine:
         processes = set(engine.map(partial(process_of, os.getpid(), tmp_path), list(range(200))))
     assert os.getpid() in processes
     assert 1 < len(processes) <= 3
+    assert {each.read_text() for each in tmp_path.iterdir()} == {"http://a:1"}  # they open stores as this process does
     for process in processes - {os.getpid()}:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
