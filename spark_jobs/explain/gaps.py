@@ -56,14 +56,9 @@ def find_neighbours(verdicts: pa.Table, wanted: pa.Table) -> Neighbours:
     found = []
     for row in wanted.to_pylist():
         line, place = lines.get(_line(row), []), (row["at_ms"] or 0, row["msg_id"])
-        before = bisect_left(line, place, key=_place_of)
-        after = bisect_right(line, place, key=_place_of)
+        before, after = bisect_left(line, (*place, False)), bisect_right(line, (*place, True))
         found.append((line[before - 1] if before else None, line[after] if after < len(line) else None))
     return found
-
-
-def _place_of(message: _Message) -> tuple[int, str]:
-    return message[:2]
 
 
 def _line(row: dict[str, Any]) -> tuple[str, int | None]:
