@@ -173,10 +173,11 @@ class RangedFile(io.RawIOBase):
         return length
 
     def readall(self) -> bytes:
-        """Return what is left, in one request."""
-        content = bytearray(max(self._size - self._at, 0))
-        self.readinto(content)
-        return bytes(content)
+        """Return what is left, in one request where the file has not become shorter meanwhile."""
+        content, end = bytearray(max(self._size - self._at, 0)), 0
+        while count := self.readinto(memoryview(content)[end:]):
+            end += count
+        return bytes(content[:end])
 
     def close(self) -> None:
         """Release the file."""

@@ -19,7 +19,7 @@ from bridge import storage
 from bridge.addresses import parse_address, parse_directory
 from bridge.forwarder.store_landing import StoreLanding
 from bridge.storage.paths import glob_expression
-from bridge.storage.ranged_files import file_info
+from bridge.storage.ranged_files import RangedFile, file_info
 from bridge.storage.stores import Store, namenodes, open_store
 from bridge.storage.webhdfs import WebHdfs
 from otel_mqtrace._errors import UsageError
@@ -162,6 +162,11 @@ def test_ranges_read_ahead_are_those_of_the_file(ranges):
     file = FilesInMemory(["nowhere:1"], "user").open_input_file("x")
     for length, offset in ranges:
         assert file.read_at(length, offset) == _CONTENT[offset : offset + length]
+
+
+@pytest.mark.parametrize("content", [b"abcde", b"abc"])  # of five bytes when it was opened
+def test_what_is_left_of_a_file_is_read_whole_from_a_store_that_gives_pieces(content):
+    assert RangedFile(lambda length, offset: content[offset:][: min(length, 2)], 5).readall() == content
 
 
 def test_file_is_written_whole_or_not_at_all(tmp_path):
