@@ -121,6 +121,6 @@ def delay_interrupt() -> Iterator[None]:
         if not pressed:  # else what it waited for may have got the signal, too: a JVM, where a group is terminated
             raise
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # the block, pyspark for one, may have set its own
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
     if pressed:
         signal.raise_signal(pressed[0])

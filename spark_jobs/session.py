@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from urllib.parse import urlsplit
 from bridge.addresses import check_stores
 from bridge.storage import use_settings
 from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError, PeerError, UsageError, describe_reason
-from otel_mqtrace._program import delay_interrupt, search_path
+from otel_mqtrace._program import search_path
 from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.package import write_package
 
@@ -154,7 +155,7 @@ def build_session(
 ) -> SparkSession:
     """Return the process's SparkSession; start it if necessary, without UI, and local ones on loopback.
 
-    An interrupt (Ctrl-C) is delivered once the JVM has started; signal handlers stay as they were. ``master`` is
+    An interrupt (Ctrl-C) ends the start and its JVM at once; signal handlers stay as they were. ``master`` is
     Spark's URL or ``sc://HOST:PORT`` for Spark Connect; ``driver_memory`` the heap of a driver that this call starts
     (``1g``, ``512m``); ``extra`` are Spark settings that win over every table of this module but ``MEANING``.
 
@@ -339,12 +340,23 @@ def _pack_code() -> tuple[tempfile.TemporaryDirectory[str], Path]:
 def _start(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
-    with delay_interrupt(), kill_abandoned_processes():  # a new context ends with setting its own signal handler
+    with _keep_handler(), kill_abandoned_processes():  # a new context ends with setting its own signal handler
         SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     builder = _session_class().builder
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def _keep_handler() -> Iterator[None]:
+    """Restore the handler of SIGINT after the block."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # not the main thread, which alone gets signals
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _session_class() -> type[SparkSession]:

@@ -117,7 +117,7 @@ def _gates(result: Result) -> Table:
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 _EVERY_S: Final = 0.25
-QUIET_S: Final = 20
+QUIET_S: Final = 60
 """How long a run may take before its stages are lines in a pipe."""
 
 

@@ -86,7 +86,7 @@ def test_cost_counts_the_jobs_of_its_group_only(spark):
 
 
 def test_process_that_an_interrupted_block_was_starting_is_ended():
-    """As pyspark's JVM at a second Ctrl-C: the launcher's local variable alone names it."""
+    """As pyspark's JVM at Ctrl-C: the launcher's local variable alone names it."""
     started = []
 
     def launch():
@@ -98,3 +98,23 @@ def test_process_that_an_interrupted_block_was_starting_is_ended():
         launch()
     with started[0] as process:
         assert process.wait(timeout=30) == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interrupt_while_spark_starts_is_not_delayed_and_its_handler_stays(monkeypatch):
+    """A new context sets a handler of its own."""
+    delayed = []
+
+    def press(_):
+        signal.raise_signal(signal.SIGINT)
+        delayed.append("to the end of the start")
+
+    def set_handler(_):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise OSError
+
+    for start, error in ((press, KeyboardInterrupt), (set_handler, OSError)):
+        monkeypatch.setattr("pyspark.SparkContext.getOrCreate", start)
+        with pytest.raises(error):
+            session._start({})
+        assert (delayed, signal.getsignal(signal.SIGINT)) == ([], signal.default_int_handler)

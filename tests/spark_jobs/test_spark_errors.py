@@ -62,12 +62,6 @@ def test_delayed_interrupt_wins_over_the_error_of_what_got_the_signal_too():
         _press(0, [], OSError("alone"))
 
 
-def test_handler_set_within_the_block_is_restored():
-    with delay_interrupt():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def _log_an_interrupted_call(logger):
     try:
         signal.raise_signal(signal.SIGINT)
