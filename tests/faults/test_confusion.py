@@ -126,6 +126,7 @@ def test_both_engines_give_the_same_verdicts_and_the_same_result(spark, corpora,
     assert verdicts(on_spark) == verdicts(here)
     results = [json.loads(judged.result.dumps()) for judged in (on_spark, here)]
     assert (results[0]["engine"], results[1]["engine"], results[1]["spark"]) == ("spark", "local", None)
+    assert results[0]["spark"]["jobs"] <= 6
     shared = [{key: value for key, value in result.items() if key not in OF_THE_RUN} for result in results]
     root_of_the_other = here.result.inputs.otlp.sources[0].partition("/otlp")[0]
     assert _without_names(shared[0], tmp_path) == _without_names(shared[1], root_of_the_other)

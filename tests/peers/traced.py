@@ -45,13 +45,13 @@ def recording(instrumentor: Any = None, **options: Any) -> Iterator[RecordingExp
 
 
 @contextmanager
-def traced(service: str, *exporters: SpanExporter) -> Iterator[None]:
+def traced(service: str, *exporters: SpanExporter, **options: Any) -> Iterator[None]:
     """Trace confluent-kafka as ``service``; what is still queued at the block's end is exported then."""
     provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
     processor = MqTraceSpanProcessor(*exporters)
     provider.add_span_processor(processor)
     instrumentor = MqTraceInstrumentor()
-    instrumentor.instrument(tracer_provider=provider, exporters=())
+    instrumentor.instrument(tracer_provider=provider, exporters=(), **options)
     try:
         yield
     finally:

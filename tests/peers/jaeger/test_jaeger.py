@@ -48,6 +48,18 @@ def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, exporte
     assert (f"{name}-shop", f"{name}-billing") in query.calls()
 
 
+def test_consumer_in_link_mode_has_a_trace_of_its_own_linked_to_the_producer(kafka, jaeger):
+    query, name, ended = JaegerQuery(jaeger.query_url), "linked", RecordingExporter()
+    kafka.create_topic(name, partitions=1)
+    with traced(name, ended, http_to(jaeger), process_context="link"):
+        send(kafka, name)
+        handle(kafka, name)
+    ids = [of_sdk(ended.take(f"{verb} {name}"))["trace_id"] for verb in ("send", "process")]
+    (sent,), (processed,) = (query.trace(trace_id, spans=1) for trace_id in ids)
+    ((trace_id, span_id),) = ((link["trace_id"], link["span_id"]) for link in processed["links"])
+    assert (trace_id, span_id, processed["parent_span_id"]) == (sent["trace_id"], sent["span_id"], None)
+
+
 # -- forwarded trace messages of Java applications without OpenTelemetry: one trace per message ---------------------------
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
