@@ -36,7 +36,6 @@ _LONG = ("tests/documents/", "tests/flow/")
 
 @cache
 def _is_on_session(file: str) -> bool:
-    """Return whether a file of tests, relative to the root, has a test or a fixture that asks for the Spark session."""
     return bool(_ASKS_FOR_SPARK.search((_ROOT / file).read_text(encoding="utf-8")))
 
 

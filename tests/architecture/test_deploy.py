@@ -115,8 +115,6 @@ def test_systemd_understands_the_unit(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-# -- the dashboard and the alert rules ------------------------------------------------------------------------------------
-
 NAMES = metric_names()
 DASHBOARD = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
 CREATED = re.compile(
@@ -170,7 +168,6 @@ def test_dashboard_is_one_by_the_models_of_grafana():
 
 
 def _within(ours, theirs):
-    """Return of ``theirs`` what ``ours`` has, too."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return {key: _within(value, theirs[key]) for key, value in ours.items() if key in theirs}
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):

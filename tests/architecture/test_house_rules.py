@@ -36,7 +36,6 @@ TEXT = re.compile(r"(\.(py|md|toml|txt|xml|yml|yaml|cfg|sh|properties|j2|html|cs
 
 
 def _nodes(kind, folder=""):
-    """Yield the nodes of a kind in the shipped code of a folder, each behind its file and line."""
     for path in shipped():
         if path.is_relative_to(ROOT / folder):
             yield from (
@@ -45,7 +44,6 @@ def _nodes(kind, folder=""):
 
 
 def _imports(folder=""):
-    """Yield the absolute imports of the shipped code of a folder, each behind its file and line."""
     for where, node in _nodes((ast.Import, ast.ImportFrom), folder):
         if isinstance(node, ast.Import):
             yield from ((where, alias.name) for alias in node.names)
@@ -130,7 +128,6 @@ def test_every_declared_name_exists_once_and_every_public_definition_is_declared
 
 @cache
 def _function_lengths():
-    """Return the lines of every function, nested ones included, by its file, line and name."""
     functions = _nodes((ast.FunctionDef, ast.AsyncFunctionDef))
     return {f"{where} {node.name}": node.end_lineno - node.lineno + 1 for where, node in functions}
 
@@ -198,7 +195,6 @@ def test_small_adapter_uses_no_attribute_constant(adapter):
     assert [(where, name) for where, name in constants if not name.startswith(("HEADER_", "SEND_"))] == []
 
 
-# -- what an import loads ---------------------------------------------------------------------------------------------
 TABLES = ("pyspark", "pandas", "pyarrow")
 HEAVY_FOR_AN_APPLICATION = (*TABLES, "typer", "rich", "bridge", "spark_jobs", "jinja2", "prometheus_client")
 FORBIDDEN = {

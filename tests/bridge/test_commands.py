@@ -30,7 +30,7 @@ from otel_mqtrace.wire.native.decode import PART_BYTES
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, objects
 from tests.support.landings import body_line
 from tests.support.native_vectors import RECORDED, VECTORS, json_lines, recorded
-from tests.support.programs import MQTRACE
+from tests.support.programs import MQTRACE, run_program
 
 LONG = PUB.replace(b"[bold]", b"x" * 8_000)
 
@@ -172,11 +172,8 @@ def test_option_with_a_file_without_an_end_is_one_line(mqtrace, tmp_path, option
 @pytest.mark.parametrize("source", [".", "*", "out.jsonl"])
 def test_file_of_standard_output_is_not_read(tmp_path, source):
     (tmp_path / "body").write_bytes(PUB)
-    command = [*MQTRACE, "decode", source]
     with (tmp_path / "out.jsonl").open("wb") as out:
-        done = subprocess.run(
-            command, cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True, check=False, timeout=60
-        )
+        done = run_program(*MQTRACE, "decode", source, cwd=tmp_path, stdout=out)
     is_refused = "out.jsonl is the file of standard output" in done.stderr
     lines = (tmp_path / "out.jsonl").read_bytes().count(b"\n")
     assert (done.returncode, is_refused, lines) == ((2, True, 0) if source == "out.jsonl" else (0, False, 1))
@@ -472,7 +469,6 @@ def test_compressed_standard_input_is_named_in_words(mqtrace, command):
     assert mqtrace(command, "-", stdin=gzip.compress(PUB)) == (2, b"", message)
 
 
-# -- encode -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -89,18 +89,15 @@ class TestStore:
     __test__ = False  # pytest
 
     def configuration(self, directory: Path) -> str:
-        """Write the settings as ``HADOOP_CONF_DIR`` holds them, and return the directory."""
         directory.mkdir(exist_ok=True)
         (directory / "core-site.xml").write_text(_site(self.settings))
         return str(directory)
 
     def conf(self) -> list[str]:
-        """Return the settings as options of Spark's."""
         return conf_words({f"spark.hadoop.{name}": value for name, value in self.settings.items()})
 
 
 def conf_words(values: Mapping[str, str]) -> list[str]:
-    """Return Spark's settings as words of ``spark-submit``."""
     return [word for name, value in values.items() for word in ("--conf", f"{name}={value}")]
 
 
@@ -251,7 +248,6 @@ def yarn(logs: Path, configuration: Path) -> Iterator[None]:
 
 
 def s3a_jars() -> str:
-    """Return Hadoop's S3A as ``spark.jars`` takes it."""
     return ",".join(map(str, sorted(jars_of(HADOOP / "s3a.xml", "s3a").glob("*.jar"))))
 
 

@@ -66,7 +66,6 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def spans(tmp_path_factory: Any) -> Path:
-    """A day of messages, each sent and delivered once."""
     day = tmp_path_factory.mktemp("day")
     write_day(day, messages=MESSAGES)
     return day

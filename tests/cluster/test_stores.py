@@ -37,7 +37,6 @@ MESSAGES, HOT = int(os.environ.get("MQTRACE_DAY_MESSAGES", "20000")), 5_000
 
 @contextmanager
 def _filled(starting: AbstractContextManager[clusters.TestStore]) -> Iterator[clusters.TestStore]:
-    """Give a store that holds the recorded pair, and open stores in this process with its settings."""
     with starting as running:
         use_settings(running.settings)
         for name in INPUTS:
@@ -218,7 +217,6 @@ def _kill_an_executor(logs: Path, driver: subprocess.Popen[bytes]) -> None:
     raise AssertionError("no executor was there to be killed")
 
 
-# -- Sessions
 OF_THE_RUN = {"spark", "wall_seconds", "versions", "trend", "run"}
 """What it cost, when it was, its number in its history."""
 
@@ -232,7 +230,6 @@ OTHER_SETTINGS = {
 
 
 def _answer(out: Path) -> tuple[Counter[str], dict[str, Any]]:
-    """Return the verdict rows as a multiset, and what the result says beside its own cost."""
     result = json.loads((out / "result.json").read_text())
     return verdict_rows(out), {name: value for name, value in result.items() if name not in OF_THE_RUN}
 

@@ -50,7 +50,6 @@ def test_stream_of_many_rounds_with_kills_is_exact_and_its_state_stays_flat(plac
 
 
 def _assert_flat(rounds: list[dict[str, Any]]) -> None:
-    """The last third of the rounds leaves no more than the third before it."""
     third = len(rounds) // 3
     for name in ("files", "bytes", "keys"):
         before, after = (max(row[name] for row in rows) for rows in (rounds[third : 2 * third], rounds[2 * third :]))

@@ -56,7 +56,6 @@ def test_result_with_every_kind_of_finding_fits():
 
 @pytest.mark.parametrize("folder", DUAL, ids=lambda folder: folder.name)
 def test_result_of_a_recorded_application_fits(folder, tmp_path):
-    """What `mqtrace reconcile` writes, and `inspect --json` of both sides."""
     sides = ["--native", folder / "native.jsonl", "--otlp", folder / "otlp.jsonl"]
     words = ["reconcile", *sides, "--out", tmp_path, "--engine", "local", "--complete"]
     done = run_program(sys.executable, "-m", "spark_jobs", *words, cwd=ROOT)
@@ -76,7 +75,6 @@ def test_answer_about_recorded_messages_fits(stem):
 
 
 def test_answer_with_sends_ends_recalls_and_bad_records_fits():
-    """And an answer of nothing; one with a key too many does not."""
     life = (pub(), *consume("R1", T0 + 5), end(T0 + 20, TransactionState.COMMIT_MESSAGE), recall(T0 + 30))
     story = landed(*life, extra=b"Pub\x01nonsense\x02")
     answer = json.loads(json.dumps(answer_json(answer_of(story, ID))))

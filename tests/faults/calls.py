@@ -149,7 +149,6 @@ def recalling(application: Application, at_ms: int, bean: TraceBean) -> Call:
 
 
 def message(msg_id: str, *, topic: str = "orders", number: int = 0, **fields: Any) -> TraceBean:
-    """Return an ordinary message: tagged, keyed, stored."""
     named = {"tags": "created", "keys": f"order-{number} customer-{number % 7}", "msg_type": MessageType.NORMAL}
     stored = {"offset_msg_id": f"0A00000500002A9F{number:016X}", "store_host": STORE_HOST}
     defaults = {**named, **stored, "body_length": 120 + number % 50}

@@ -41,7 +41,6 @@ died = both(half_lost(TraceType.SUB_AFTER), span_lost)
 
 
 def _each(side: str, changed: Callable[[Any], Any], *, adds: bool = False) -> Change:
-    """Change each of the ``records`` or ``spans`` of a draft, or with ``adds`` write it once more, changed."""
 
     def change(draft: Draft) -> None:
         drafts = getattr(draft, side)

@@ -63,7 +63,6 @@ def _scene_loss_and_copy_cancel(stage: Stage) -> None:
 
 
 def _batch(stage: Stage, change: do.Change, expected: Expected, fault: str) -> None:
-    """One listener call for four messages: one span with four links, eight native records."""
     beans = [stage.sent() for _ in range(4)]
     stage.play(stage.deliver(*beans, cost_ms=43), change, expected, fault=fault)
 
@@ -97,7 +96,6 @@ def _scene_other_spans(stage: Stage) -> None:
 
 
 def _queue_full(stage: Stage, native: tuple[int, int], otlp: tuple[int, int]) -> None:
-    """Lose and count so many native records, so many spans."""
     _burst(stage, "native", *native)
     _burst(stage, "otlp", *otlp, after_ms=90_000)
 

@@ -36,7 +36,6 @@ class Recording:
     prometheus: list[str] = field(default_factory=list)
 
     def land(self, record: Record) -> None:
-        """Add one native record as a trace message of its own."""
         encoded = encode_context(record.context, self.dialect, access_channel=record.channel)
         body = encoded.body if record.damage is None else record.damage(encoded.body)
         context = record.context

@@ -25,7 +25,6 @@ class Judged:
 
 
 def reconciled(corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED, engine: str = "local") -> Judged:
-    """Lay the corpus down under ``root`` and reconcile it: locally, or on Spark."""
     sources = corpus.recording.lay_down(root, laid)
     policy = root / "policy.toml"
     policy.write_text(corpus.policy, encoding="utf-8")

@@ -34,7 +34,6 @@ def score_losses(cells: Iterable[Cell], calls: Calls | None = None) -> Score:
 
 
 def proof_blocks(worlds: Mapping[str, Sequence[Cell]]) -> dict[str, str]:
-    """Return the tables of what was played, by the names of their blocks in the proof."""
     cells = [cell for of_world in worlds.values() for cell in of_world]
     return {"confusion": confusion_table(cells), "faults": faults_table(worlds)}
 
@@ -101,7 +100,6 @@ def _counted(words: Counter[str]) -> str:
 def _table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, right_from: int = 0, right_until: int | None = None
 ) -> str:
-    """Return a Markdown table; numbers stand right in the columns from ``right_from`` up to ``right_until``."""
     right = range(right_from, len(head) if right_until is None else right_until)
     rule = ["---:" if at in right else "---" for at in range(len(head))]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))

@@ -23,13 +23,11 @@ PROOF = Path(__file__).parents[2] / "docs" / "reconciliation" / "proof.md"
 
 @pytest.fixture(scope="module")
 def corpora():
-    """The corpora of seed 0, by name."""
     return {name: made(0) for name, made in CORPORA.items()}
 
 
 @pytest.fixture(scope="module")
 def judged_corpora(corpora, tmp_path_factory):
-    """What the real job says of each corpus, from files to verdicts, by name."""
     root = tmp_path_factory.mktemp("corpora")
     return {name: reconciled(corpus, root / name) for name, corpus in corpora.items()}
 
@@ -59,7 +57,6 @@ def test_silent_losses_have_precision_and_recall_of_one(worlds):
 
 
 def test_comparison_finds_wrong_missing_and_extra_verdicts(corpora, judged_corpora):
-    """The comparison itself: a row changed, one left out and one too many are three disagreements."""
     truth, rows = corpora["mqtrace"].truth, judged_corpora["mqtrace"].rows
     at = next(number for number, row in enumerate(rows) if row["status"] == "MATCHED_EXACT")
     stranger = {**rows[at], "msg_id": "NEVER-SENT"}
@@ -89,7 +86,6 @@ def test_proof_page_shows_the_rivals_results_on_the_same_events(corpora, worlds,
     assert all(score_losses(worlds[name], calls).precision < 0.5 for calls in rivals.values())
 
 
-# -- what must not matter
 PLACES = {"path", "line", "record_index"}
 WAYS = {
     "shuffled, in five files of two formats": ("mqtrace", Laid(shuffle=1, files=5, landing=("jsonl", "parquet"))),
@@ -133,11 +129,9 @@ def test_both_engines_give_the_same_verdicts_and_the_same_result(spark, corpora,
 
 
 def _without_names(result, root):
-    """Return a result as text, without what another directory and another landing are called."""
     return re.sub(r"part-\d+-[0-9a-f]+-", "part-", repr(result).replace(str(root), ""))
 
 
-# -- the corpora themselves -------------------------------------------------------------------------------------------
 def expected(corpus):
     among = (want for _, _, wanted in corpus.truth.among for want in wanted)
     return [*(want for wanted in corpus.truth.keys.values() for want in wanted), *among]

@@ -26,7 +26,6 @@ CLEAN = {
 
 @pytest.fixture(scope="session")
 def wheel():
-    """The wheel that ``make wheel`` built."""
     wheels = sorted((ROOT / "dist").glob("otel_mqtrace-*.whl"))
     assert len(wheels) == 1, "run make wheel"
     return wheels[0]

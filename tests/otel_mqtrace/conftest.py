@@ -52,7 +52,6 @@ kafka = pytest.fixture(scope="session")(embedded_kafka)
 
 @pytest.fixture
 def topic(kafka):
-    """A topic of one partition that no other test knows."""
     name = f"orders-{next(_numbers)}"
     kafka.create_topic(name, partitions=1)
     return name
@@ -93,7 +92,6 @@ def impatient():
 
 @pytest.fixture
 def clock():
-    """Time that only the test moves."""
     return ManualClock()
 
 
@@ -137,7 +135,6 @@ def instrument(spans, instrumentor):
 
 @pytest.fixture
 def tracer(spans):
-    """The application's own tracer, its spans going the same way."""
     return recording_provider(spans).get_tracer("application")
 
 
@@ -161,5 +158,4 @@ def consumer_of(kafka):
 
 @pytest.fixture
 def fill(kafka):
-    """Put messages on a topic without tracing them."""
     return partial(put_messages, kafka.bootstrap_servers)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -17,8 +16,6 @@ from otel_mqtrace._command_tree import COMMAND_GROUP, run
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, UsageError
 from tests.support.native_vectors import RECORDED
 from tests.support.programs import MQTRACE, run_program, run_python
-
-# -- one command for each way a command may end -------------------------------------------------------------------------
 
 
 def answers(*, number: Annotated[int, typer.Option(help="What to answer.")] = 3) -> int:
@@ -192,22 +189,15 @@ def test_reader_that_has_gone_changes_no_exit_code_and_ends_a_stream(command, co
         "sys.exit(main(sys.argv[1:], points=_points(sys.argv[1])))"
     )
     with os.fdopen(write, "wb") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-c", script, *command.split()],
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
-        )
-    assert (done.returncode, done.stderr) == (code, b"")
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = run_python(script, *command.split(), stdout=pipe, env=environment)
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
 
 
 def _run_redirected(redirection, *words, **environment):
-    """Run ``mqtrace`` as its script does, its streams redirected by a shell."""
     program = "import sys; from otel_mqtrace._program import start; sys.exit(start())"
     shell = "/bin/sh", "-c", f'exec "$0" "$@" {redirection}'
     return run_program(*shell, sys.executable, "-c", program, *words, env={**os.environ, **environment})
@@ -263,7 +253,7 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
         ("confluent_kafka", _FORWARD, "kafka"),
         ("pyspark", (*_RECONCILE, "--engine", "spark"), "spark"),
         ("pyarrow", _RECONCILE, "reconcile"),
-        ("jinja2", _RECONCILE, "reconcile"),
+        ("jinja2", (*_RECONCILE, "--engine", "local"), "reconcile"),
     ],
 )
 def test_command_without_its_extra_reports_it(tmp_path, module, arguments, extra):

@@ -54,7 +54,6 @@ def _copy(source, target):
 
 @pytest.fixture
 def collector(start_collector, jaeger, tmp_path):
-    """The deployment's Collector, which hands on to the real Jaeger."""
     return start_collector(
         DEPLOY / "collector.yaml", JAEGER=jaeger.grpc_endpoint, SPANS=tmp_path / "spans" / "traces.jsonl"
     )

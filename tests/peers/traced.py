@@ -23,7 +23,6 @@ _EXPORT_SECONDS, _FLUSH_MILLIS = 60, 120_000  # after a shorter wait for an answ
 
 
 def http_to(server: Any) -> SpanExporter:
-    """Return OpenTelemetry's exporter to a Collector or Jaeger, over HTTP."""
     return HttpExporter(endpoint=server.traces_url, timeout=_EXPORT_SECONDS)
 
 

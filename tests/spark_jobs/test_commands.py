@@ -190,7 +190,6 @@ def test_reports_of_an_earlier_run_are_replaced_and_files_of_others_are_refused(
         foreign.rmdir() if name.endswith("/") else foreign.unlink()  # fails if it was replaced
 
 
-# -- how sources, settings and instants are written -------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -20,7 +20,6 @@ VECTORS = Path(__file__).parents[1] / "vectors"
 
 
 def strict(text):
-    """Parse JSON that has no NaN in it."""
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 

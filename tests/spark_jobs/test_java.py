@@ -25,7 +25,6 @@ exit {code}
 
 
 def _java(home: Path, *, version: str = "17", has_module: bool = True, has_package: bool = True, code: int = 0) -> Path:
-    """Write a program that says it is a Java of this version, living in ``home``."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     on_module = ":" if has_module else "exit 1"

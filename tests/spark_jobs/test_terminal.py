@@ -77,7 +77,6 @@ def test_summary_has_colours_on_a_terminal_and_none_with_no_color():
     assert not re.search(r"\x1b\[(1;)?31m", plain)
 
 
-# -- progress
 def terminal(**options):
     return Console(file=io.StringIO(), force_terminal=True, width=80, **options)
 

@@ -31,7 +31,6 @@ class Shelf:
         self.messages = list(messages)
 
     def find_messages(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        """Yield the messages that may mention ``texts``."""
         needles = [text.encode("utf-8", "replace") for text in texts]
         return (message for message in self.messages if may_mention(message, needles))
 
@@ -137,6 +136,5 @@ def find_by_key(namesrv: str, topic: str, key: str) -> list[LandedMessage]:
 
 
 def search_once(archive: Archive, *msg_ids: str, key: str | None = None) -> Answer:
-    """Search an archive of a broker, and close it."""
     with closing(archive):
         return search(archive, Query(frozenset(msg_ids), key), BodyDecoder(), limit=100)

@@ -16,7 +16,6 @@ async def producing(kafka, *, make=AIOKafkaProducer, **conf):
 
 
 async def consumer_of(kafka, *topics, make=AIOKafkaConsumer, **conf):
-    """Return a started consumer of group ``billing`` that reads partition 0 of each topic from its beginning."""
     settings = {"group_id": "billing", "auto_offset_reset": "earliest", "enable_auto_commit": False, **conf}
     consumer = make(bootstrap_servers=kafka.bootstrap_servers, **settings)
     await consumer.start()

@@ -61,6 +61,5 @@ async def let_others_run():
 
 
 def in_thread(act, *args):
-    """Return what ``act`` returns in a new thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(act, *args).result(timeout=PATIENCE_SECONDS)

@@ -72,7 +72,6 @@ def record_of(
 
 
 def context_of(record: Record) -> TraceContext:
-    """Return the record as an object of the model."""
     return _context_of(record[2], record[4])
 
 

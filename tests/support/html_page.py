@@ -12,7 +12,6 @@ class Table:
     rows: list[list[str]] = field(default_factory=list)
 
     def row(self, head: str) -> list[str]:
-        """Return the cells after the first one of the row that begins with ``head``."""
         rows = [row[1:] for row in self.rows if row and row[0] == head]
         assert len(rows) == 1, f"{len(rows)} rows begin with {head!r} in {self.caption!r}"
         return rows[0]

@@ -14,7 +14,6 @@ from tests.support.reading import plain_rows
 
 
 def judge_events(events: list[dict[str, Any]], *, policy: Policy | None = None) -> list[dict[str, Any]]:
-    """Return the kernel's verdicts on ``events`` as mappings."""
     return plain_rows(verdicts_on(events, policy=policy))
 
 
@@ -26,7 +25,6 @@ def verdicts_on(
 
 
 def judge(events: pa.Table, plan: Plan) -> JudgedSlice:
-    """Return the kernel's verdicts on all rows of a bucket at once."""
     return next(judge_slices(events, plan, keys_per_slice=len(events) + 1))
 
 

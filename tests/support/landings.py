@@ -7,12 +7,10 @@ from otel_mqtrace.wire.native import decode_body
 
 
 def body_line(body, **fields):
-    """Return a trace message as a line of a landing."""
     return json.dumps({**fields, "body_base64": base64.b64encode(body).decode()}).encode() + b"\n"
 
 
 def write_landing(path, *bodies, **fields):
-    """Write trace messages as a file of a landing, one a line."""
     path.write_bytes(b"".join(body_line(body, **fields) for body in bodies))
     return path
 
@@ -34,6 +32,5 @@ def records_of(bodies):
 
 
 def drain_records(source):
-    """Return the messages that a source has not given yet, and the records in them."""
     messages = [message for batch in source.drain() for message in batch]
     return messages, records_of(message.body for message in messages)

@@ -82,7 +82,6 @@ def stuck_processor(**options):
 
 
 def tracer_of(processor):
-    """A tracer whose spans go to ``processor``."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)
     return provider.get_tracer("tests")

@@ -11,7 +11,6 @@ SENDER = 0xB7AD6B7169203331
 
 
 def incoming(*headers, topic="orders", offset=7, **fields):
-    """Return a message of partition 0, as a client's adapter hands it to its hook."""
     return IncomingMessage(**{"topic": topic, "partition": 0, "offset": offset, "headers": headers, **fields})
 
 

@@ -36,5 +36,4 @@ def resource(service: str, *spans: Span, scope: str = "made.up") -> dict[str, An
 
 
 def line(*resources: Mapping[str, Any]) -> str:
-    """Return a message as one line of a file."""
     return json.dumps({"resourceSpans": resources}, ensure_ascii=False) + "\n"

@@ -9,12 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from typing_extensions import Self
 
 _OK = 200
@@ -62,7 +57,7 @@ class OtlpReceiver:
         with self._lock:
             return {(trace_id.hex(), span_id.hex()): set(copies) for (trace_id, span_id), copies in self.spans.items()}
 
-    def _take(self, request: ExportTraceServiceRequest) -> None:
+    def _take(self, request: trace_service_pb2.ExportTraceServiceRequest) -> None:
         with self._lock:
             for resource in request.resource_spans:
                 service = resource.resource.attributes[0].value.string_value
@@ -84,10 +79,10 @@ class OtlpReceiver:
                 if receiver._notify(number, "before"):
                     return
                 if receiver.status == _OK:
-                    receiver._take(ExportTraceServiceRequest.FromString(body))
+                    receiver._take(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
                     receiver._notify(number, "kept")
-                rejected = ExportTracePartialSuccess(rejected_spans=receiver.rejects)
-                answer = ExportTraceServiceResponse(partial_success=rejected).SerializeToString()
+                rejected = trace_service_pb2.ExportTracePartialSuccess(rejected_spans=receiver.rejects)
+                answer = trace_service_pb2.ExportTraceServiceResponse(partial_success=rejected).SerializeToString()
                 try:
                     self.send_response(receiver.status)
                     if receiver.location:
@@ -113,16 +108,18 @@ class GrpcReceiver(trace_service_pb2_grpc.TraceServiceServicer):
     """Takes every request, and says that it rejected one of its spans."""
 
     def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
+        self.requests: list[trace_service_pb2.ExportTraceServiceRequest] = []
         self.metadata: list[dict[str, Any]] = []
         self._server = grpc.server(ThreadPoolExecutor(1))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)
         self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
-    def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:  # noqa: N802 - the service's own name
+    def Export(self, request: Any, context: Any) -> trace_service_pb2.ExportTraceServiceResponse:  # noqa: N802 - the service's own name
         self.metadata.append(dict(context.invocation_metadata()))
         self.requests.append(request)
-        return ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1))
+        return trace_service_pb2.ExportTraceServiceResponse(
+            partial_success=trace_service_pb2.ExportTracePartialSuccess(rejected_spans=1)
+        )
 
     def __enter__(self) -> Self:
         self._server.start()

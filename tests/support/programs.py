@@ -45,8 +45,9 @@ def run_program(*words: object, timeout_s: float = 600, **options: Any) -> subpr
 
     Only a program that hangs may reach ``timeout_s``: on a busy machine one of a minute takes five.
     """
-    how = {"timeout": timeout_s, **({} if "input" in options else {"stdin": subprocess.DEVNULL}), **options}
-    return subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, **how)
+    streams = {} if "input" in options else {"stdin": subprocess.DEVNULL}
+    how = {**streams, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": timeout_s, **options}
+    return subprocess.run([*map(str, words)], text=True, check=False, **how)
 
 
 def run_python(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -47,17 +47,14 @@ def sent(value: Any) -> Any:
 
 
 def native_side(directory: Path, *srcs: object, **options: Any) -> EventSide:
-    """Read native sources; the events are written below ``directory``."""
     return read_sources(PlainEngine(), Side.NATIVE, srcs, directory / "native", ReadOptions(**options))
 
 
 def otlp_side(directory: Path, *srcs: object, **options: Any) -> EventSide:
-    """Read sources of spans; the events are written below ``directory``."""
     return read_sources(PlainEngine(), Side.OTLP, srcs, directory / "otlp", ReadOptions(**options))
 
 
 def read_sources(engine: Any, side: Side, srcs: Iterable[object], directory: Path, options: ReadOptions) -> EventSide:
-    """Find the inputs behind ``srcs`` and read them into ``directory``."""
     layout = options.otlp_format if side is Side.OTLP else None
     inputs = find_inputs(side, list(map(str, srcs)), options.client_config, layout=layout)
     return read_side(engine, side, inputs, str(directory), options=options)

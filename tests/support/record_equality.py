@@ -24,8 +24,6 @@ from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 
 
 class Lane(RecordingExporter):
-    """Keeps what a lane is given, starts as well."""
-
     exports_starts = True
     takes_records = True
     wants = staticmethod(has_record)

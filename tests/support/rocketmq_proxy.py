@@ -214,7 +214,6 @@ def _transaction_id(message):
 
 
 def message_of(topic, body=b"hello", *, properties=None, **fields):
-    """Return a message of a topic, with any of its fields."""
     made = rocketmq.Message()
     for name, value in {"topic": topic, "body": body, **fields}.items():
         setattr(made, name, value)

@@ -19,7 +19,6 @@ _NOTIFY_CONSUMER_IDS_CHANGED = 40
 
 
 def response_to(request, code, fields=None, body=b"", remark=None):
-    """The answer to ``request`` as a server gives it."""
     return Command(code, fields or {}, body, request.opaque, is_response=True, remark=remark)
 
 
@@ -91,7 +90,6 @@ class RemotingServer:
         self.drop_connections()
 
     def drop_connections(self):
-        """Close what is open, as a broker does with idle connections."""
         while self.connections:
             connection = self.connections.pop()
             with suppress(OSError):  # by the other side already
@@ -106,7 +104,6 @@ class RemotingServer:
         return [request for request in self.requests if request.code == code]
 
     def put(self, *bodies, topic="T", queue_id=0, **fields):
-        """Store messages as if a producer had sent them."""
         queue = self.stored[topic, queue_id]
         for body in bodies:
             message = {"topic": topic, "queue_id": queue_id, "offset": queue.high, **fields}
@@ -248,7 +245,6 @@ class RemotingCluster:
         return self.name_server.address
 
     def slave(self, broker):
-        """Give ``broker`` a slave that has all it has."""
         self.others.append(RemotingServer(broker.name, queues=broker.queue_count, master=broker))
         return self.others[-1]
 
@@ -263,7 +259,6 @@ class RemotingCluster:
 
 @contextmanager
 def tracing_cluster():
-    """Give a cluster of two brokers that have the trace topic."""
     with RemotingCluster("broker-a", "broker-b") as running:
         for broker in running.brokers:
             broker.topics.add(TRACE_TOPIC)

@@ -40,9 +40,7 @@ def test_plan_holds_every_fault_on_a_message_of_its_own(seed, messages):
         assert (fault.field is not None) == (fault.kind in {FaultKind.ALTERED_NATIVE, FaultKind.ALTERED_OTLP})
 
 
-# -- the order system -------------------------------------------------------------------------------------------------
 def _serving(*turns):
-    """Return a department that handles so many messages at each turn, and none later."""
     return SimpleNamespace(serve=chain(turns, repeat(0)).__next__)
 
 

@@ -54,7 +54,6 @@ def _drained(reader):
 
 
 def _new_lines(source, tmp_path):
-    """Return the lines that one pass reads and commits."""
     with _reader(source, tmp_path) as reader:
         lines = [message.body for message in _drained(reader)]
         reader.commit()

@@ -158,7 +158,6 @@ def test_cache_of_texts_is_bounded():
     assert len(lengths) <= 4_096
 
 
-# -- delivery by OpenTelemetry's exporters -------------------------------------------------------------------------
 @pytest.fixture
 def delivered():
     return _events_of([body_of(pub(success=False), pub("M2"), before("M2"), after("M2"))])

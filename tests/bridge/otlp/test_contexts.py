@@ -93,20 +93,11 @@ def _event(context, span):
 
 
 def _span(attributes, *, kind="CONSUMER", links=()):
-    return {
-        **dict.fromkeys(("trace_id", "parent_span_id", "service", "status_message", "bad")),
-        "span_id": "ab12",
-        "name": "x",
-        "kind": kind,
-        "scope": AGENT,
-        "status": "UNSET",
-        "flags": 1,
-        "start_ns": 1_000 * NS_PER_MS,
-        "end_ns": 1_040 * NS_PER_MS,
-        "attributes": attributes,
-        "events": [],
-        "links": [{"trace_id": "1", "span_id": "2", "flags": 0, "attributes": each} for each in links],
-    }
+    span = dict.fromkeys(("trace_id", "parent_span_id", "service", "status_message", "bad"))
+    span |= {"span_id": "ab12", "name": "x", "kind": kind, "scope": AGENT, "status": "UNSET", "flags": 1}
+    span |= {"start_ns": 1_000 * NS_PER_MS, "end_ns": 1_040 * NS_PER_MS, "attributes": attributes, "events": []}
+    linked = [{"trace_id": "1", "span_id": "2", "flags": 0, "attributes": each} for each in links]
+    return {**span, "links": linked}
 
 
 def _delivery(**more):

@@ -24,7 +24,6 @@ def _luminance(colour: str) -> float:
 
 
 def _themes():
-    """Return the colours of the style sheet by name, in light and dark."""
     style = (files("bridge.page") / "templates" / "style.css").read_text(encoding="utf-8").replace("\n", "")
     blocks = (block.split("}")[0] for block in style.split(":root{")[1:3])
     return [dict(pair.split(":") for pair in block.split(";") if pair.startswith("--")) for block in blocks]

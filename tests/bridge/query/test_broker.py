@@ -132,7 +132,6 @@ def test_command_searches_a_cluster(cluster, capsys):
     assert "consumed by 1 group" in capsys.readouterr().out
 
 
-# -- Kafka -----------------------------------------------------------------------------------------------------------
 kafka = pytest.fixture(scope="module")(embedded_kafka)
 
 

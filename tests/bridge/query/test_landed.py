@@ -24,7 +24,6 @@ MESSAGES = [
 
 @pytest.fixture
 def part(tmp_path):
-    """The landed part of one message."""
     (landed_part,) = land(tmp_path, MESSAGES[:1])
     return tmp_path / "native" / landed_part.file
 

@@ -89,7 +89,6 @@ def test_several_messages_are_listed_with_links_to_them():
 
 
 def _both(answer):
-    """Return the words of an answer on a terminal and on a page."""
     written = io.StringIO()
     print_answer(answer, console=Console(file=written, width=200))
     return " ".join(written.getvalue().split()), " ".join(Page(page(answer)).text.split())

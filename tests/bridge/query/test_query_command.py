@@ -139,10 +139,7 @@ WRONG = {
     "unreadable kind": (["--msg-id", "A", "jaeger://a:1?service=x"], "cannot read jaeger://a:1?service=x here"),
     "no broker of a SRC": (["--msg-id", "A", "kafka://127.0.0.1:1/t", "--timeout-ms", "200"], "does not answer"),
     "no name server of a SRC": (["--msg-id", "A", "rocketmq://127.0.0.1:1/t", "--timeout-ms", "200"], NO_SERVER),
-    "no broker": (
-        ["--msg-id", "A", "--bootstrap", "PLAINTEXT://127.0.0.1:1", "--timeout-ms", "200"],
-        "does not answer",
-    ),
+    "no broker": (["--bootstrap", "PLAINTEXT://127.0.0.1:1", "--timeout-ms", "200"], "does not answer"),
     "no port": (["--bootstrap", "b:65536"], "--bootstrap b:65536: port 65536 is not between 1 and 65535"),
     "empty bootstrap": (["--bootstrap", " "], "--bootstrap is empty: write HOST:PORT"),
     "password": (["--namesrv", "who:very-secret@b:1"], "--namesrv carries a password: write HOST:PORT"),
@@ -248,7 +245,6 @@ def test_query_prints_to_a_terminal_that_is_not_utf_8(landing, monkeypatch):
     assert b"Sent once" in raw.getvalue()
 
 
-# -- what the page says of the command --------------------------------------------------------------------------------
 DOCUMENT = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
 PARTS = {"searched": Searched, "findings[]": Finding, "timeline[]": Event}
 PARTS |= {"sends[]": Send, "transaction_ends[]": TransactionEnd, "recalls[]": Recall}

@@ -83,13 +83,8 @@ def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():
         query = parse_query(None, group="shop", **options)
         (story,) = searching.search(shelf, query, BodyDecoder(), limit=1).stories
         (row,) = rows_of(story, query)
-        assert (row.role, row.group, row.time_ms, row.outcome.value, row.attempts) == (
-            "producer",
-            "shop",
-            T0,
-            "unknown",
-            0,
-        )
+        assert (row.role, row.group, row.outcome.value) == ("producer", "shop", "unknown")
+        assert (row.time_ms, row.attempts) == (T0, 0)
 
 
 def test_delivery_without_a_topic_is_of_the_topic_that_its_message_was_first_sent_to():
@@ -127,7 +122,6 @@ def test_more_messages_than_are_examined_are_a_remark(monkeypatch):
     assert answer.searched.remarks[0].startswith("only the newest 2 of 3 messages were examined")
 
 
-# -- the range of arrivals --------------------------------------------------------------------------------------------
 NOW = 1_795_260_000_000
 
 

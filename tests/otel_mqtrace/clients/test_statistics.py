@@ -130,9 +130,6 @@ def test_configuration_is_extended_in_the_form_it_was_given(measured, args, kwar
     assert (len(changed_args), "conf" in changed_kwargs) == (len(args), "conf" in kwargs)
 
 
-# -- without a client: what the texts mean -------------------------------------------------------------------------
-
-
 @pytest.fixture
 def observe(monkeypatch):
     monkeypatch.setattr(active, "tracing", Tracing.create(settings=Settings(topic_exclude=("theirs",))))

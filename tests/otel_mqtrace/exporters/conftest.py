@@ -40,7 +40,6 @@ def exported(traced):
 
 @pytest.fixture
 def kafka():
-    """A broker of the test's own that has the trace topic."""
     with EmbeddedKafka() as embedded:
         embedded.create_topic(TOPIC)
         yield embedded
@@ -48,8 +47,6 @@ def kafka():
 
 @pytest.fixture
 def landed(kafka):
-    """Read the messages of a trace topic and the records in them."""
-
     def read(topic=TOPIC):
         with KafkaTraceSource(kafka.bootstrap_servers, topic) as source:
             return drain_records(source)
@@ -59,5 +56,4 @@ def landed(kafka):
 
 @pytest.fixture
 def arrived(landed):
-    """Return the ids of the messages in the trace topic, in order of arrival."""
     return lambda topic=TOPIC: [record.beans[0].msg_id for record in landed(topic)[1]]

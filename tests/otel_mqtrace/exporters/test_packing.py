@@ -171,7 +171,6 @@ LIMITED = {
 
 
 def _recorded(directory, act, limits, **options):
-    """Return the processor of what ``act`` does under limits of a span, and the records that are written of it."""
     processor = MqTraceSpanProcessor(NativeFileSpanExporter(directory=directory, **options), background=False)
     provider = TracerProvider(span_limits=SpanLimits(**limits), shutdown_on_exit=False)
     provider.add_span_processor(processor)

@@ -212,7 +212,6 @@ def _taken(spans):
 
 @contextmanager
 def _handle(mailbox, *, automatic):
-    """Handle a letter in a block, or from one poll to the next."""
     if automatic:
         mailbox.take(Letter(1))
         yield

@@ -163,8 +163,6 @@ def test_forked_child_ends_no_send_of_its_parent():
     assert len(world.ended.take_all()) == 1
 
 
-# -- single events and batches --------------------------------------------------------------------------------------------
-
 SENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 topics = st.sampled_from(["orders", "订单", "100%", "odd\x01topic"])
 headers = st.dictionaries(

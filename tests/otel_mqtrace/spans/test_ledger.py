@@ -43,7 +43,6 @@ def test_row_has_side_component_bucket_and_cause():
 
 
 def _rows(*losses):
-    """Note losses of a cause, with the attributes of each lost span; return the rows of the ledger."""
     lane = lane_losses()
     for cause, lost in losses:
         lane.note(cause, lost_span(**lost))

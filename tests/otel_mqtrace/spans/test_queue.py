@@ -73,7 +73,6 @@ def test_worker_that_stopped_is_woken_by_the_next_item_and_while_items_are_refus
     assert woken == ["up"]
 
 
-# -- finalizers, signal handlers, threads ------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("function", "drop_policy"),
     [
@@ -221,8 +220,6 @@ def test_accounts_marks_and_notes_of_losses_are_right_in_any_order_of_steps(step
     assert stats["pending"] == len(in_flight)
     assert stats["failed"] + sum(stats["dropped"].values()) == len(noted) == len(expected) + len(waiting)
 
-
-# -- the lane ------------------------------------------------------------------------------------------------------------
 
 FOREVER = MonotonicNs(10**18)
 

@@ -10,7 +10,7 @@ from otel_mqtrace.model import AccessChannel, MessageType, TraceBean, TraceConte
 from otel_mqtrace.wire.native import DIALECTS, absent, decode_body, encode_context
 from otel_mqtrace.wire.native.encode import DEFAULTS
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR
-from tests.support.native_vectors import VECTORS, json_lines, trace_context
+from tests.support.native_vectors import VECTORS, context, json_lines, trace_context
 from tests.support.strategies import sayable
 
 ODD = {item["id"]: item["body"].encode() for item in json_lines(VECTORS / "read_only.jsonl")}
@@ -96,9 +96,6 @@ def test_neighbours_of_a_bad_record_are_kept():
     assert decoded.errors[1].text.endswith("\x01a\x01b")
 
 
-# -- other writers ----------------------------------------------------------------------------------------------------
-
-
 def test_empty_null_and_dkey_are_absent():
     assert [absent(text) for text in (None, "", "null", "dKey", "NULL", "0")] == [True] * 4 + [False] * 2
 
@@ -123,18 +120,12 @@ GOLDEN = [
     for item in json_lines(VECTORS / "golden.jsonl")
     for dialect in item["dialects"]
 ]
-PUB_CONTEXT = TraceContext(
-    trace_type=TraceType.PUB,
-    timestamp_ms=1700000000000,
-    region_id="DefaultRegion",
-    group_name="PG",
-    cost_ms=1,
-    success=True,
-    beans=(TraceBean(topic="T", msg_id="ID", keys="k", msg_type=MessageType.NORMAL, body_length=1),),
-)
-BEFORE_CONTEXT = TraceContext(trace_type=TraceType.SUB_BEFORE, timestamp_ms=1, beans=(TraceBean(msg_id="ID"),))
+CALL = {"region_id": "DefaultRegion", "group_name": "PG", "cost_ms": 1, "success": True}
+MESSAGE = {"topic": "T", "msg_id": "ID", "keys": "k", "msg_type": MessageType.NORMAL, "body_length": 1}
+PUB_CONTEXT = context(TraceType.PUB, 1700000000000, **CALL, **MESSAGE)
+BEFORE_CONTEXT = context(TraceType.SUB_BEFORE, 1, msg_id="ID")
 END_CONTEXT = replace(PUB_CONTEXT, trace_type=TraceType.END_TRANSACTION)
-AFTER_CONTEXT = TraceContext(trace_type=TraceType.SUB_AFTER, timestamp_ms=1, beans=(TraceBean(msg_id="ID"),))
+AFTER_CONTEXT = context(TraceType.SUB_AFTER, 1, msg_id="ID")
 
 
 def _fields(trace_ctx, dialect="5.5.0"):

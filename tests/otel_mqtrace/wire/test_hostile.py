@@ -69,8 +69,6 @@ def test_piece_longer_than_any_record_is_one_bad_record(monkeypatch):
         assert joined(decode_stream(io.BytesIO(body).read, part_bytes=64, max_record_bytes=1_000)) == whole
 
 
-# -- work and memory --------------------------------------------------------------------------------------------------
-
 LONG = {
     "good records": lambda size: (b"SubAfter\x01" + b"R" * 200 + GLUED[10:-1] + b"\x02") * (size // 230),
     "glued records": lambda size: GLUED * (size // len(GLUED)),

@@ -61,6 +61,5 @@ class Collector:
             assert code == 0, f"the Collector ended with {code}"
 
     def metrics(self) -> str:
-        """Return what it exposes about itself to Prometheus."""
         with urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=_PATIENCE_SECONDS) as answer:
             return answer.read().decode()

@@ -43,7 +43,6 @@ class JaegerQuery:
         return self._spans(f"/api/v3/traces/{trace_id}", how, spans)
 
     def search(self, service: str, *, spans: int) -> list[dict[str, Any]]:
-        """Return the spans of every trace that ``service`` has a span in."""
         now = datetime.now(timezone.utc)
         asked = {"service_name": service, "num_traces": _MANY}
         asked |= {"start_time_min": (now - _LONG).isoformat(), "start_time_max": (now + _SOON).isoformat()}

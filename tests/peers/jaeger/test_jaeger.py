@@ -130,8 +130,6 @@ def test_forwarding_again_adds_no_span(forwarded):
     assert len(shown) == first["spans"]
 
 
-# -- a source of spans ----------------------------------------------------------------------------------------------------
-
 MESSAGES, TOPIC, SERVICE = 9, "fetched", "fetched-shop"
 
 

@@ -19,14 +19,12 @@ PATIENCE_SECONDS = 60
 
 
 def outcomes(spans, name):
-    """Count the records of these spans by message id, the broker's own position, and success."""
     contexts = [trace_context_of(span) for span in spans.take_all(name)]
     beans = [(each.beans[0], each.success) for each in contexts if each is not None]
     return Counter((bean.msg_id, bean.offset_msg_id, success) for bean, success in beans)
 
 
 def consumer_of(kafka, topic, group, **settings):
-    """A consumer of the group, reading what was committed, from the beginning."""
     usual = {"auto.offset.reset": "earliest", "isolation.level": "read_committed", "enable.auto.commit": False}
     usual |= {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "log_level": 0}
     own = {name.replace("_", "."): value for name, value in settings.items()}

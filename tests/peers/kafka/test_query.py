@@ -30,14 +30,12 @@ def topic(kafka, begin_ms):
 
 
 def _put_each(kafka, topic, times_ms, **options):
-    """Put a trace message on a topic for each of these times, M0 and on."""
     messages = landed(*(pub(at_ms, msg_id=f"M{number}") for number, at_ms in enumerate(times_ms)))
     stamped = ({"value": each.body, "timestamp": at_ms} for each, at_ms in zip(messages, times_ms, strict=True))
     put_messages(kafka.bootstrap_servers, topic, *stamped, **options)
 
 
 def _search(kafka, topic, arrivals, *msg_ids, key=None):
-    """Return the ids of the messages that are found, and how many were read."""
     answer = search_once(TopicArchive(kafka.bootstrap_servers, [topic], arrivals=arrivals), *msg_ids, key=key)
     return [story.msg_id for story in answer.stories], answer.searched.messages
 

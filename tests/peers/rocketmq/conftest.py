@@ -14,7 +14,6 @@ _PATIENCE_SECONDS = 60
 
 @pytest.fixture
 def started(rocketmq_server):
-    """Start clients of the proxy, given their class and further arguments."""
     with clients_of(rocketmq_server.endpoints) as start:
         yield start
 

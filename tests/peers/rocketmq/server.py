@@ -101,7 +101,6 @@ class RocketMq:
         self._start(_BROKER, "-c", "broker.conf", heap_mb=512, answers=lambda: self.broker in self._client.masters())
 
     def mqadmin(self, *arguments: str) -> str:
-        """Return what RocketMQ's own administration tool prints, without its log."""
         command = [*self._java(128), "-cp", f"{self._jars}/*", "org.apache.rocketmq.tools.command.MQAdminStartup"]
         where = {"cwd": self.directory, "env": self._environment()}
         done = run_program(*command, *arguments, "-n", self.name_server, **where)
@@ -133,7 +132,6 @@ class RocketMq:
         return [each.queue for each in outgoing]
 
     def export(self, *contexts: TraceContext, **options: Any) -> None:
-        """Write records as an instrumented application does, settled."""
         processor, trace = traced(NativeRocketMqSpanExporter(namesrv=self.name_server, **options))
         for context in contexts:
             trace(context)

@@ -38,7 +38,6 @@ def _consumed(sent, **changes):
 
 
 def _printed(rocketmq_server, msg_id):
-    """Return what mqadmin prints of a message: ``Pub`` or ``Sub``, group, host, milliseconds and status of each line."""
     output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", msg_id)
     return [(kind, group, host, int(cost), status) for kind, group, host, _, cost, status in _LINE.findall(output)]
 

@@ -22,7 +22,6 @@ ROWS_AT_ONCE = 20
 
 
 def explain_events(events: list[dict[str, Any]], *, policy: Policy) -> list[dict[str, Any]]:
-    """Return the final verdicts on ``events``, but for budgets."""
     buckets = split_by_message(verdicts_on(events, policy=policy))
     traffic = pa.Table.from_pylist([row for row in events if row["scope"] == "TRACE_TRAFFIC"], schema=EVENT)
     given = explain_buckets(buckets, traffic, policy, facts_of(events, policy))

@@ -150,7 +150,6 @@ def test_loss_that_is_counted_again_is_carried_over_once(now, earlier, left):
     assert sum(one.count for one in counts[len(now) :]) == sum(one.count for one in earlier)
 
 
-# -- Loss groups: their names, their key, and the rows chosen of one
 ID = "C0000201" + "0A0B" + "00000001" + "0" * 12
 
 

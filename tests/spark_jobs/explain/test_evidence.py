@@ -25,7 +25,6 @@ def lost_send(counter: int) -> dict:
 
 
 def collect(verdicts: list[dict], family: str, *, traffic: list[dict] | None = None, tasks: int = 2):
-    """Return the evidence about the residue rows among ``verdicts``."""
     table = pa.Table.from_pylist(verdicts, schema=VERDICT)
     residue = narrow(table)
     wanted = run_evidence.find_wanted_keys(residue, POLICY)

@@ -40,7 +40,6 @@ def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS,
 
 
 def counts_of(part: GraphPart) -> dict[Any, dict[str, int]]:
-    """Return the counts of each edge that are not zero."""
     return {key: {name: count for name, count in edge.counts.items() if count} for key, edge in part.edges.items()}
 
 

@@ -67,7 +67,6 @@ def test_malformed_and_cut_off_lines_are_counted_as_not_drawn(tmp_path, capsys):
     assert capsys.readouterr().err == f"mqtrace: warning: not drawn: {lost}; mqtrace inspect names them\n"
 
 
-# -- A recorded system: the counts are those of its own notes
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     def draw(*sides: str):

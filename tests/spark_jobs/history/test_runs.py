@@ -45,7 +45,6 @@ class RunRows:
 
 
 def run(root: Path, events: list[dict[str, Any]], *, begin_ms: int | None = None, **how: Any) -> RunRows:
-    """Run once over ``events`` on the history below ``root``."""
     rules = replace(read_policy(None), begin_ms=begin_ms)
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")

@@ -224,7 +224,6 @@ def test_span_that_knows_only_its_kafka_position_and_the_record_of_its_message_a
     assert (edge.count, edge.native, edge.otlp) == (1, 1, 1)
 
 
-# -- Losses that the application itself counted
 ROOM, SENDS, NS_PER_MS = 8, 29, 1_000_000
 
 

@@ -108,7 +108,6 @@ def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch
     assert side.trace_topics == ("other", "t")
 
 
-# -- The events of a task, written by the task: one file that is whole or not there
 MS = 1_000_000
 ID = "messaging.message.id"
 OF_KAFKA = {"messaging.system": "kafka", "messaging.operation.type": "process", "messaging.kafka.offset": "7"}

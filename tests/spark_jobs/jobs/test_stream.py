@@ -310,7 +310,6 @@ def test_message_whose_records_came_in_two_batches_is_not_lost_when_one_is_dropp
 
 
 def written(directory, events):
-    """Write events as one file of a side."""
     directory.mkdir(parents=True)
     rows = pa.Table.from_pylist([{**event, "bad": None} for event in events], schema=NORMALISED)
     parquet.write_table(rows, directory / "part-0.parquet")
@@ -329,7 +328,6 @@ def test_rounds_without_pause_are_refused(recorded, tmp_path):
         stream.run(options(*recorded, tmp_path), every_ms=0)
 
 
-# -- topics
 MINE = "my-traces"
 
 

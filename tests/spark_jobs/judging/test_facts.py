@@ -105,7 +105,6 @@ def test_merged_surveys_equal_the_survey_of_all_rows():
     assert Survey.from_plain(json.loads(json.dumps(whole.to_plain()))) == whole
 
 
-# -- times that cannot be true ----------------------------------------------------------------------------------------
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 ENDS = [(LOWEST, HIGHEST), (HIGHEST, LOWEST), (LOWEST, LOWEST), (HIGHEST, -HIGHEST)]
 

@@ -77,7 +77,6 @@ def test_delivery_of_a_huge_message_is_matched_with_its_own_span():
 
 
 def _count_apart(rows):
-    """Return how many keys each message has of each status, and how far the starts of its pairs lie apart."""
     counts = Counter()
     for row in rows:
         native, otlp = row["native"], row["otlp"]

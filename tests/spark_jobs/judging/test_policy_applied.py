@@ -109,7 +109,6 @@ def test_masked_keys_show_the_mask_once_per_key(tmp_path):
     assert _judged(path, path.read_text(), both("BARE", {}, {}))["BARE"]["status"] == "MATCHED_EXACT"
 
 
-# -- one field --------------------------------------------------------------------------------------------------------
 PLAN = replace(make_plan(read_policy(None), data_end_ms=None, horizon_ms=None), mask_salt="s", value_length_limit=5)
 
 

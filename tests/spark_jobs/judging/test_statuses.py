@@ -174,7 +174,6 @@ def test_empty_side_settles_nothing():
     assert {row["status"] for row in judge_events(delivery("E1"))} == {"PENDING"}
 
 
-# -- Pairs of events whose keys are weak
 def partners(*events: dict[str, Any], policy=AGENT_POLICY) -> list[tuple[int | None, int | None]]:
     """Return when either side says that each key of message ``M`` began."""
     rows = judge_events([*events, *ENDS], policy=policy)

@@ -21,7 +21,6 @@ def batch(*bodies):
 
 
 def read_bodies(*bodies, **options):
-    """Return the events of the bodies as mappings, and how many records were expected."""
     counts = InputCounts()
     made = native_batches([batch(*bodies)], counts, writer="mqtrace", **options)
     return [event for some in made for event in some.to_pylist()], counts.expected

@@ -22,10 +22,8 @@ def span(attributes=(), *, links=(), **columns):
 
 
 def batch(*rows):
-    """Return the rows as one batch."""
     return pa.RecordBatch.from_pylist(list(rows), schema=SPAN)
 
 
 def events(*rows, **options):
-    """Return the events of the rows as mappings."""
     return [event for made in event_batches([batch(*rows)], **options) for event in made.to_pylist()]

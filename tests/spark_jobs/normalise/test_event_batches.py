@@ -183,7 +183,6 @@ def test_trace_topic_is_known_by_name_prefix_or_option():
     assert [event["scope"] for event in events(*rows, trace_topics=["mine"])] == [None, *["TRACE_TRAFFIC"] * 3]
 
 
-# -- the place of a message on a broker
 PARTITION, OFFSET = "messaging.destination.partition.id", "messaging.kafka.offset"
 LIES = {PARTITION: "3", OFFSET: "77"}
 
@@ -222,7 +221,6 @@ def test_message_of_a_batch_has_its_own_position():
     assert ids({PARTITION: "4"}, [{OFFSET: "7"}, {OFFSET: "8"}]) == [("a.b-4@7", "a.b-4@7"), ("a.b-4@8", "a.b-4@8")]
 
 
-# -- ids of positions -------------------------------------------------------------------------------------------------
 def test_position_that_one_send_names_is_resolved_to_its_message():
     sends = [
         ("publish", "A", "t-0@7"),
@@ -242,7 +240,6 @@ def test_position_that_one_send_names_is_resolved_to_its_message():
     assert resolved == ["A", "t-0@9", "t-0@1", "E", "t-0@2", "t-0@3", "t-0@4", "A", None]
 
 
-# -- two spans have the same hash exactly when they are equal
 def hashes(made):
     return hash_spans(dict(zip(made.schema.names, made.columns, strict=True))).to_pylist()
 
@@ -277,12 +274,10 @@ def test_position_and_neighbours_do_not_change_the_hash():
     assert beside == [number for at in range(3) for number in hashes(batch(other, one, other).slice(at, 1))]
 
 
-# -- files of any layout
 OTLP = Path(__file__).parents[2] / "vectors" / "otlp"
 
 
 def line_of(start="5000000999", tags="T"):
-    """Return a send as a line of a Collector's file."""
     attributes = {"messaging.system": "kafka", "messaging.operation.type": "send", "mqtrace.tags": tags}
     sent = otlp_json.span(1, otlp_json.PRODUCER, 5, 1, attributes, startTimeUnixNano=start)
     return otlp_json.line(otlp_json.resource("shop", sent))

@@ -165,7 +165,6 @@ def test_vector_equals_the_codec(path, msg_type_map, charset):
 
 
 def bodies_in(line):
-    """Return the bodies in an object of a vector file: in base64, or as text."""
     for name, value in line.items():
         if name == "body_base64":
             yield base64.b64decode(value)
@@ -235,7 +234,6 @@ def test_record_lost_by_the_columns_breaks_the_balance(monkeypatch):
     assert (len(events), count) == (59, 60)
 
 
-# -- One side, from files
 def test_lines_that_hold_no_body_are_counted_and_located(tmp_path):
     path = write_landing(tmp_path / "e.jsonl", b"")
     with path.open("a", encoding="utf-8", newline="") as file:

@@ -27,7 +27,6 @@ from tests.support.html_page import Page
 from tests.support.programs import run_program
 from tests.support.results import graph, result
 
-# -- One headless Chromium, driven through a pipe
 CHROMIUM: Final = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell"))), None
 )
@@ -82,7 +81,6 @@ class DevTools:
     numbers: Iterator[int] = field(default_factory=count)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Return the answer to one command of the protocol."""
         own = {"sessionId": self.session} if self.session else {}
         asked = {"id": next(self.numbers), "method": method, "params": params, **own}
         self.speaking.write(json.dumps(asked).encode() + b"\0")
@@ -132,12 +130,10 @@ class DevTools:
         return reply["result"].get("value")
 
     def colour(self, selector: str, style: str) -> str:
-        """Return the ``#rrggbb`` that the first element of a selector is painted with."""
         painted = self.ask(f"getComputedStyle(document.querySelector({json.dumps(selector)})).{style}")
         return "#" + bytes(map(int, re.findall(r"\d+", painted)[:3])).hex()
 
     def press(self, key: str, *, code: int, text: str = "") -> None:
-        """Press one key, as a user without a mouse does."""
         named = {"key": key, "code": key, "windowsVirtualKeyCode": code, **({"text": text} if text else {})}
         self.call("Input.dispatchKeyEvent", type="keyDown", **named)
         self.call("Input.dispatchKeyEvent", type="keyUp", **named)
@@ -182,7 +178,6 @@ def findings(tab: DevTools, source: str) -> list[str]:
     ]
 
 
-# -- The pages
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="NO CHROMIUM ON PATH: NO PAGE WAS OPENED IN A BROWSER"),

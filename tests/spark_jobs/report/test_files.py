@@ -143,7 +143,6 @@ def test_summary_stays_within_sixty_kilobytes():
     assert tight.endswith("_Further sections are in report.html._\n")
 
 
-# -- paths in what people read
 BAD = MalformedSample(side="native", path="", line=7, record_index=0, field=None, reason="cut off", text="x")
 
 

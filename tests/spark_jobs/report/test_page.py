@@ -30,7 +30,6 @@ CLEAN = {"verdict": "PASS", "exit_code": 0, "findings": {}, "loss": {}, "gates":
 
 @pytest.fixture(scope="module")
 def whole() -> str:
-    """The page of the made-up run."""
     return render_page(result())
 
 
@@ -200,7 +199,6 @@ def test_samples_are_grouped_by_finding_problems_first():
 
 
 def rows(made: Result) -> dict[str, str]:
-    """Return the row of each sample by its finding."""
     summaries = re.findall(r'data-finding="(.*?)".*?<summary>(.*?)</summary>', render_page(made), re.DOTALL)
     return {finding: Page(row).text for finding, row in summaries}
 

@@ -89,7 +89,6 @@ def test_line_is_found_by_its_beginning(path, begin, numbers):
         assert line_numbers(other, {begin}) == {begin: []}
 
 
-# -- Documents and endless lines
 REQUEST = {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s"}]}]}]}
 
 
