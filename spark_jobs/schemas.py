@@ -119,7 +119,7 @@ EVENT: Final = pa.schema(
     {
         "side": _TEXT,  # native, otlp
         "kind": _TEXT,  # publish, consume, transaction_end, recall
-        "half": _TEXT,  # whole; before, after: a native delivery's, and spans that the forwarder made of one
+        "half": _TEXT,  # whole, before, after (native consume only)
         "msg_id": _TEXT,  # upper-cased when it is hex; null when absent
         "scope": _TEXT,  # null: in scope; else why it is not (TRACE_TRAFFIC, NOT_MESSAGING, POLL, BATCH_PARENT, ...)
         "links": pa.list_(_SPAN_PLACE),  # spans this one points at: the message's own link, else all; null on native

@@ -14,9 +14,8 @@ class KeyEvidence(NamedTuple):
     """What decides about one key.
 
     ``is_outside``: of the window, and not carried over from an earlier run. ``native_excess``: that side has copies.
-    ``differs`` and ``all_equal``: as ``compare.Compared``. ``has_same_half``: the span was made of the one native half
-    that is there. ``is_young``: a delivery may still end. ``is_damaged``: a malformed record of the missing side names
-    this message. ``is_unsettled``: its other side may still arrive.
+    ``differs`` and ``all_equal``: as ``compare.Compared``. ``is_young``: a delivery may still end. ``is_damaged``:
+    a malformed record of the missing side names this message. ``is_unsettled``: its other side may still arrive.
     ``rule``: the by-design rule that holds for a one-sided key.
     """
 
@@ -30,7 +29,6 @@ class KeyEvidence(NamedTuple):
     all_equal: bool
     has_before: bool
     has_after: bool
-    has_same_half: bool
     is_young: bool
     is_damaged: bool
     is_unsettled: bool
@@ -74,8 +72,7 @@ def _decide_sided(key: KeyEvidence) -> Status:  # noqa: PLR0911 - a table of sta
 
 
 def _is_half(key: KeyEvidence) -> bool:
-    is_alone = key.has_before != key.has_after and not key.has_same_half
-    return key.kind == Kind.CONSUME.value and key.on_native and is_alone
+    return key.kind == Kind.CONSUME.value and key.on_native and key.has_before != key.has_after
 
 
 def _find_reason(key: KeyEvidence, sided: Status) -> Reason | None:

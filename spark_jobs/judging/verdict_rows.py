@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import apply_to_distinct, as_rows, index_rows, is_known, take_rows
-from spark_jobs.judging.columns import NullableInts, is_equal, maximum
+from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
+from spark_jobs.judging.columns import NullableInts, maximum
 from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_other
 from spark_jobs.judging.identity import CONSUME, KINDS
-from spark_jobs.judging.merge import AFTER, BEFORE, OTLP, Sides, count_records
+from spark_jobs.judging.merge import AFTER, BEFORE, Sides, count_records
 from spark_jobs.judging.plan import Alone
 from spark_jobs.judging.status import KeyEvidence, decide
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT
@@ -50,7 +50,6 @@ def lay_out(given: Input, keys: Merged, messages: MessageContexts, plan: Plan) -
             sides.on_native, messages.otlp_damaged[keys.message], messages.native_damaged[keys.message]
         ),
         **_describe_records(keys, counts, plan),
-        "has_same_half": _has_same_half(given, keys),
     }
     status, reason, detail = _decide(sides.kind, rules, flags, plan)
     is_consume = sides.kind == CONSUME
@@ -128,12 +127,6 @@ def _find_rule(plan: Plan, *values: Any) -> int:
     alone = Alone(*own)
     holding = (at for at, rule in enumerate(plan.side_rules, start=1) if rule.status == status and rule.holds(alone))
     return next(holding, 0)
-
-
-def _has_same_half(given: Input, keys: Merged) -> Mask:
-    half = take_rows(given.events["half"], index_rows(keys.rows[:, OTLP]))
-    has_before, has_after = keys.records[:, BEFORE] > 0, keys.records[:, AFTER] > 0
-    return np.where(has_before, ~has_after & is_equal(half, "before"), has_after & is_equal(half, "after"))
 
 
 def _describe_records(keys: Merged, counts: Mapping[str, Ints], plan: Plan) -> dict[str, Mask]:

@@ -42,10 +42,6 @@ STORIES = {
         also={"reason_detail": "before"},
         fields={"start_ms": "EQUAL", "success": "MISSING_NATIVE"},
     ),
-    "a span of the same half shows no other to be lost": Story(
-        [before("M"), consumed("M", half="before", end_ms=None, success=None, context_code=None) | {"cost_ms": None}],
-        "MATCHED_EXACT",
-    ),
     "one request id in two groups is two keys": Story(
         [row for group in ("billing", "shipping") for row in (*delivery("M", group=group), consumed("M", group=group))],
         "MATCHED_EXACT",
