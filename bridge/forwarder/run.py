@@ -22,7 +22,7 @@ from bridge.forwarder.native_delivery import NativeForwarding, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.resume_file import CANNOT_WRITE, ResumeFile, not_written, state_name
 from bridge.forwarder.service import ForwardMetrics, forward_once, forward_until
-from bridge.forwarder.span_delivery import OtlpDelivery, ReceiverWatch, SpanForwarding
+from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from bridge.forwarder.span_fields import SpanRules
 from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import plural, visible
@@ -100,16 +100,14 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
             if options.once:
                 forward_once(source, landing, spans=forwarding, flush=True, on_commit=on_commit)
             else:
-                stopped = opened.enter_context(_stopped_by_signals(source))
-                watch = None if spans is None else ReceiverWatch(spans.delivery, stopped)
                 forward_until(
-                    stopped,
+                    opened.enter_context(_stopped_by_signals(source)),
                     source,
                     landing,
                     spans=forwarding,
                     pause_ms=_PAUSE_MS,
                     on_commit=on_commit,
-                    on_pass=partial(_print_pass, source=source, spans=forwarding, watch=watch),
+                    on_pass=partial(_print_pass, source=source, spans=forwarding),
                 )
             if forwarding is not None:
                 forwarding.hold()  # of what is committed nothing is remembered: positions may be moved back
@@ -351,14 +349,12 @@ def _count_commit(
         typer.echo(f"mqtrace: warning: {rejected}", err=True)
 
 
-def _print_pass(passed: ForwardCounts, *, source: TraceSource, spans: _Forwarding, watch: ReceiverWatch | None) -> None:
+def _print_pass(passed: ForwardCounts, *, source: TraceSource, spans: _Forwarding) -> None:
     if source.new_bad:
         typer.echo(f"mqtrace: warning: not forwarded: {visible(source.new_bad, limit=None)}", err=True)
         source.new_bad = ""
     if passed.messages or passed.spans:
         typer.echo(f"mqtrace: {_describe_pass(passed, spans)}", err=True)
-    if watch is not None and (change := watch.check(has_delivered=passed.spans > 0)):
-        typer.echo(f"mqtrace: {visible(change, limit=None)}", err=True)
 
 
 def _describe_pass(passed: ForwardCounts, spans: _Forwarding) -> str:

@@ -11,19 +11,18 @@ from urllib.parse import urlsplit, urlunsplit
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from bridge.codec.files import BodyDecoder
-from bridge.forwarder.otlp_requests import MOST_SPANS, Request, requests_of
+from bridge.forwarder.otlp_requests import MOST_SPANS, requests_of
 from bridge.forwarder.pairing import Origin, Pairing, Position
 from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.span_fields import SpanRules
 from bridge.page.wording import plural
-from otel_mqtrace._clock import NS_PER_MS, SystemClock, compute_deadline
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter, read_partial_success
 from otel_mqtrace.wire.native.decode import decode_rows
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -44,7 +43,7 @@ class OtlpDelivery:
     ``endpoint`` is ``http[s]://host:port[/path]`` (the path defaults to ``/v1/traces``) or ``grpc[s]://host:port``;
     headers, TLS and compression come from ``OTEL_EXPORTER_OTLP_*``. ``timeout_s`` is for one request with all its
     retries. ``accepted`` counts the spans of the requests that the receiver took. ``rejected`` of them it rejected all
-    the same (OTLP's partial success), ``rejection`` is the first reason that it gave. ``name`` is for messages.
+    the same (OTLP's partial success), ``rejection`` is the first reason that it gave.
 
     Raises:
         MissingExtraError: the ``otlp`` extra is not installed.
@@ -57,7 +56,7 @@ class OtlpDelivery:
         self.accepted = self.rejected = 0
         self.rejection = ""
         self._timeout_s = timeout_s
-        self.name = f"the OTLP receiver {without_password(endpoint)}"
+        self._endpoint = without_password(endpoint)
         self._failures = _Failures()
         with ExitStack() as undone:
             undone.callback(self._logger.removeHandler, self._failures)
@@ -79,16 +78,11 @@ class OtlpDelivery:
         for request in requests_of(events, rules):
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:
                 failure = self._failures.describe_failure(plural(left, "span"), self._timeout_s)
-                raise PeerError(f"{self.name} {failure}; they are not committed and will be forwarded again")
+                raise PeerError(
+                    f"the OTLP receiver {self._endpoint} {failure}; they are not committed and will be forwarded again"
+                )
             left -= len(request)
             self.accepted += len(request)
-
-    def find_outage(self) -> str:
-        """Send a request without spans; return why no receiver answers, an empty text where one does."""
-        rejected = self.rejected, self.rejection
-        is_taken = self._exporter.export(Request((), b"")) is SpanExportResult.SUCCESS
-        self.rejected, self.rejection = rejected
-        return "" if is_taken else self._failures.describe_outage(self._timeout_s)
 
     def close(self) -> None:
         """Close the connection."""
@@ -164,43 +158,11 @@ class _Failures(logging.Handler):
         why = f" ({cause})" if cause else ""
         return f"did not accept {spans}{why}: see its log, and check --otlp-endpoint and OTEL_EXPORTER_OTLP_…"
 
-    def describe_outage(self, timeout_s: float) -> str:
-        """Return how the endpoint did not answer a request without spans, an empty text where it refused that."""
-        is_away = any(sign.search(self.noted or self.logged) for sign in (_NO_CONNECTION, _NO_ANSWER, _UNAVAILABLE))
-        return self.describe_failure("a request without spans", timeout_s) if is_away else ""
-
 
 _NO_CONNECTION: Final = re.compile(
     r"\b(Connection refused|Name or service not known|Domain name not found|No route to host|(?<!Read )timed out)"
 )
 _NO_ANSWER: Final = re.compile(r"\bReadTimeout|\bDEADLINE_EXCEEDED")
-_UNAVAILABLE: Final = re.compile(r"^5\d\d |\bUNAVAILABLE\b")  # as a gateway answers for a receiver that is away
-_ASK_EVERY_MS: Final = 60_000
-
-
-class ReceiverWatch:
-    """Notes when the receiver stops answering while nothing is delivered, and when it answers again, each once.
-
-    It is asked at the first such pass, and then once a minute until ``stopped`` is set.
-    """
-
-    def __init__(self, delivery: OtlpDelivery, stopped: threading.Event, *, clock: Clock | None = None) -> None:
-        self._delivery, self._stopped = delivery, stopped
-        self._clock = clock or SystemClock()
-        self._next_ns = self._clock.monotonic_ns()
-        self._is_away = False
-
-    def check(self, *, has_delivered: bool) -> str:
-        """Return what has changed, mostly nothing, after a pass that ``has_delivered`` spans or not."""
-        is_due = self._clock.monotonic_ns() >= self._next_ns and not self._stopped.is_set()
-        if not (has_delivered or is_due):
-            return ""
-        outage = "" if has_delivered else self._delivery.find_outage()
-        self._next_ns = compute_deadline(self._clock, _ASK_EVERY_MS)
-        was_away, self._is_away = self._is_away, bool(outage)
-        if was_away == self._is_away:
-            return ""
-        return f"warning: {self._delivery.name} {outage}" if outage else f"{self._delivery.name} answers now"
 
 
 _SETTLE_AT: Final = 20_000
@@ -223,7 +185,7 @@ class SpanForwarding:
         memory: ResumeFile | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.delivery = delivery
+        self._delivery = delivery
         self._pairing = pairing or Pairing()
         self._rules = rules or SpanRules()
         self._decoder = decoder or BodyDecoder()
@@ -239,12 +201,12 @@ class SpanForwarding:
     @property
     def has_delivered(self) -> bool:
         """Return whether the receiver has accepted anything."""
-        return self.delivery.accepted > 0
+        return self._delivery.accepted > 0
 
     @property
     def rejection(self) -> str:
         """Return why the receiver rejected spans, or what it warns of."""
-        return self.delivery.rejection
+        return self._delivery.rejection
 
     @property
     def due(self) -> bool:
@@ -326,9 +288,9 @@ class SpanForwarding:
         """Have the first ``spans`` events that are ready delivered: whole requests, as long as there are more."""
         ready = self._ready[:spans]
         if ready:
-            self.delivery.deliver(ready, self._rules)
+            self._delivery.deliver(ready, self._rules)
             del self._ready[:spans]
-            self.counts.rejected = self.delivery.rejected
+            self.counts.rejected = self._delivery.rejected
             self.counts.spans += len(ready)
             self._delivered += len(ready)
 

@@ -204,18 +204,16 @@ def test_signal_before_the_source_has_answered_ends_at_once(tmp_path, number):
             assert (process.wait(), process.stderr.read()) == (128 + number, "mqtrace: interrupted\n")
 
 
-def test_receiver_that_is_away_is_a_warning_after_an_empty_pass_and_exit_1_when_spans_come(receiver, tmp_path):
+def test_receiver_that_fails_after_an_empty_pass_is_exit_1(receiver, tmp_path):
     (tmp_path / "none.gz").write_bytes(b"\x1f\x8b")
-    receiver.status = 503
+    receiver.status = 400
     options = ["--source", str(tmp_path), "--otlp-endpoint", receiver.endpoint, "--state", str(tmp_path / "state")]
-    with running_forward(*options, "--otlp-timeout-ms", "300") as process:
+    with running_forward(*options) as process:
         assert "not forwarded: none.gz" in process.stderr.readline()
-        away = f"mqtrace: warning: the OTLP receiver {receiver.endpoint} did not accept a request without spans (503 "
-        assert process.stderr.readline().startswith(away)
         _put(tmp_path / "a", body_of(pub()))
         _, err = process.communicate()
     assert process.returncode == 1
-    assert err.startswith(f"mqtrace: error: the OTLP receiver {receiver.endpoint} did not accept 1 span (503 ")
+    assert err.startswith(f"mqtrace: error: the OTLP receiver {receiver.endpoint} did not accept 1 span (400 ")
 
 
 @pytest.fixture

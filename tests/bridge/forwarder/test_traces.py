@@ -4,7 +4,6 @@ import errno
 import gzip
 import itertools
 from dataclasses import replace
-from threading import Event
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,14 +17,13 @@ from bridge.forwarder.files_source import FilesTraceSource, SpanFilesSource
 from bridge.forwarder.pairing import Pairing, Position
 from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import METRICS, ForwardMetrics, forward_once
-from bridge.forwarder.span_delivery import OtlpDelivery, ReceiverWatch, SpanForwarding
+from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.testing import ManualClock
 from tests.support.archives import land
 from tests.support.forwarded_spans import record_of
 from tests.support.landings import landed_lines, write_landing
-from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.programs import no_file_beyond
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
@@ -152,30 +150,6 @@ def test_what_was_committed_before_a_failure_is_counted(receiver, delivery, tmp_
     with pytest.raises(PeerError):
         forward_once(log, LandingWriter(tmp_path, max_part_bytes=1), spans=spans, on_commit=measures.add)
     assert (log.committed, measures.rejected) == ({0: 1}, 1)
-
-
-def test_receiver_that_stops_or_starts_answering_while_nothing_is_new_is_named_once():
-    clock, stopped, receiver = ManualClock(), Event(), OtlpReceiver()  # it takes connections, and answers once entered
-    delivery, receiver.rejects = OtlpDelivery(receiver.endpoint, timeout_s=0.2), 1
-    watch, answers = ReceiverWatch(delivery, stopped, clock=clock), f"the OTLP receiver {receiver.endpoint} answers now"
-
-    def check(*, has_delivered=False, advance_ms=60_000):
-        clock.advance(ms=advance_ms)
-        return watch.check(has_delivered=has_delivered)
-
-    assert f"{receiver.endpoint} did not answer for a request without spans within 0.2 s: " in check(advance_ms=0)
-    assert check() == ""
-    with receiver:
-        assert check(advance_ms=59_999) == ""
-        assert check(advance_ms=1) == answers
-        receiver.status = 400  # a refusal is an answer
-        assert check() == ""
-        receiver.status = 503
-        assert "did not accept a request without spans (503 Service Unavailable)" in check()
-        stopped.set()
-        assert [check(), check(has_delivered=True), check(has_delivered=True)] == ["", answers, ""]
-    assert delivery.rejected == 0
-    delivery.close()
 
 
 @pytest.mark.parametrize("wall_ms", [0, START_MS - 500], ids=["", "the broker's clock is ahead"])
