@@ -28,8 +28,7 @@ from spark_jobs.exchange.packing import (
 )
 from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
-from spark_jobs.explain.explainers import NO_REASONS, explain
-from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours, merge_neighbours
+from spark_jobs.explain.explainers import GAP_COLUMNS, NO_REASONS, explain, find_neighbours, merge_neighbours
 from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span
 from spark_jobs.graph.legs import choose_owners, read_verdict_legs
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.explain.evidence import Evidence, WantedKeys
-    from spark_jobs.explain.gaps import Neighbours
+    from spark_jobs.explain.explainers import Neighbours
     from spark_jobs.history.carried import CarriedOver
     from spark_jobs.jobs.options import Report
     from spark_jobs.jobs.reading import EventSide

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.explain.evidence import collect_evidence, collect_traffic
-from spark_jobs.explain.explainers import Reasons, explain
-from spark_jobs.explain.gaps import find_neighbours
+from spark_jobs.explain.explainers import Reasons, explain, find_neighbours
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import Policy
