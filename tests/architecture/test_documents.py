@@ -133,8 +133,7 @@ def test_every_make_target_explains_itself():
     """``make help`` is made from the comments beside the targets."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     explained = set(re.findall(r"^([a-z-]+):.*## \S", text, re.MULTILINE))
-    parts_of_others = {"java", "lint", "format", "types", "contracts", "documents"}
-    assert _targets() - explained == parts_of_others
+    assert _targets() - explained == {"java", "lint", "format", "types", "contracts", "documents"}
 
 
 def test_change_log_has_the_version_of_the_project_file():

@@ -37,7 +37,6 @@ def elsewhere(tmp_path_factory: Any) -> dict[str, str]:
                 (packages / item.name).symlink_to(item)
     python = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
     environment = spark_environment(PYTHONPATH=str(packages), PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python)
-    question = [python, "-c", "import pyarrow, otel_mqtrace"]
-    asked = run_program(*question, env=environment, cwd=packages)
+    asked = run_program(python, "-c", "import pyarrow, otel_mqtrace", env=environment, cwd=packages)
     assert "No module named 'otel_mqtrace'" in asked.stderr, "our packages must not be there"
     return environment

@@ -63,8 +63,7 @@ def _scene_loss_and_copy_cancel(stage: Stage) -> None:
 
 
 def _batch(stage: Stage, change: do.Change, expected: Expected, fault: str) -> None:
-    beans = [stage.sent() for _ in range(4)]
-    stage.play(stage.deliver(*beans, cost_ms=43), change, expected, fault=fault)
+    stage.play(stage.deliver(*(stage.sent() for _ in range(4)), cost_ms=43), change, expected, fault=fault)
 
 
 def _scene_transaction_checked(stage: Stage) -> None:

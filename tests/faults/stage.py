@@ -33,7 +33,6 @@ class Process:
         self._ids = UniqueIds(clock=self._clock, address=address, pid=pid, origin=0x60E53B93)
 
     def new_id(self, at_ms: int) -> str:
-        """Return the next id, made at ``at_ms``."""
         wall_ms = at_ms + self._offset_ms(at_ms)
         self._clock.advance(ms=wall_ms - self._clock.wall_ns() // _NS_PER_MS)
         return self._ids.new()

@@ -75,7 +75,6 @@ def spans():
 
 @pytest.fixture
 def no_failures_yet():
-    """Start from no failures, and forget those of the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "_failures", defaultdict(int))
         yield

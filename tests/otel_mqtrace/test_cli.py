@@ -105,8 +105,7 @@ _BROKEN = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_G
     ids=["number", "after two dashes", "nothing"],
 )
 def test_called_command_alone_is_imported_and_its_number_is_the_exit_code(arguments, code):
-    points = [*_points("answers", "without-output"), _BROKEN]
-    assert run(arguments, points) == code
+    assert run(arguments, [*_points("answers", "without-output"), _BROKEN]) == code
 
 
 def test_broken_command_reports_its_error_when_called():

@@ -273,8 +273,7 @@ def test_exporter_with_a_wrong_variable_of_opentelemetry_is_refused_with_the_fix
 )
 def test_option_of_a_wrong_type_is_one_warning(instrumentor, caplog, monkeypatch, option):
     before = instrumentor.unrecorded
-    given = {"tracer_provider": TracerProvider(), "exporters": (), **option}
-    instrumentor.instrument(**given)
+    instrumentor.instrument(**{"tracer_provider": TracerProvider(), "exporters": (), **option})
     (warning,) = caplog.records
     assert f"option {next(iter(option))}" in warning.getMessage()
     assert warning.exc_info is None
@@ -428,8 +427,7 @@ def test_declarative_configuration_sets_everything(kafka, topic, tmp_path):
     environment = clean_environment(OTEL_CONFIG_FILE=str(path), **disabled)
     done = run_program(*command, kafka.bootstrap_servers, topic, excluded, env=environment)
     assert done.returncode == 0, done.stderr
-    topics = {record.beans[0].topic for record in records_of(landed_bodies(tmp_path / "landing"))}
-    assert topics == {topic}
+    assert {record.beans[0].topic for record in records_of(landed_bodies(tmp_path / "landing"))} == {topic}
     assert "mqtrace:" not in done.stderr
 
 

@@ -34,8 +34,7 @@ def image(tmp_path_factory):
     text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
     for sources, target in re.findall(r"^COPY (.+) /(\S+)$", text, re.MULTILINE):
         for source in sources.split():
-            to = root / target / ("" if target.endswith("/") else ".")
-            _copy(ROOT / source, to)
+            _copy(ROOT / source, root / target / ("" if target.endswith("/") else "."))
     subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True, timeout=INSTALL_SECONDS)
     (install,) = re.findall(r"^RUN (pip install .+)$", text, re.MULTILINE)
     words = [word.replace("/src", str(root / "src")) for word in shlex.split(install)[1:]]

@@ -15,7 +15,6 @@ KILLS, SEED = 25, 1
 
 @pytest.fixture
 def on_kafka(kafka):
-    """A source, and what sends to it."""
     topic = kafka.create_topic("forwarded-under-fire", partitions=3)
     return f"kafka://{kafka.bootstrap_servers}/{topic}", partial(
         put_messages, kafka.bootstrap_servers, topic, partitions=3

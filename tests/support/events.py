@@ -30,7 +30,6 @@ def publish(side: str, msg_id: str | None, *, at_ms: int = 0, cost_ms: int = 10,
 
 
 def both(msg_id: str, **fields: Any) -> list[dict[str, Any]]:
-    """Return a send as both sides record it."""
     return [publish(side, msg_id, **fields) for side in ("native", "otlp")]
 
 

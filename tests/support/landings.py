@@ -25,7 +25,6 @@ def landed_bodies(root):
 
 
 def records_of(bodies):
-    """Return the records of trace messages, none of which may be bad."""
     decoded = [decode_body(body) for body in bodies]
     assert not any(each.errors for each in decoded)
     return [record for each in decoded for record in each.contexts]

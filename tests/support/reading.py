@@ -65,7 +65,6 @@ def events_of(side: EventSide) -> list[dict[str, Any]]:
 
 
 def malformed_of(side: EventSide) -> list[dict[str, Any]]:
-    """Return the malformed rows of a side: where each stands, and its evidence."""
     place = ("side", "path", "line", "record_index")
     return [{**{name: row[name] for name in place}, **row["bad"]} for row in rows_in(side.files) if row["bad"]]
 

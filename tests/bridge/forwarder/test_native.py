@@ -27,7 +27,6 @@ RECORDS = {"Pub": 120, "SubBefore": 222, "SubAfter": 222}
 
 @pytest.fixture
 def source(tmp_path):
-    """A directory with the Java agent's spans of one run, as a Collector writes them."""
     directory = tmp_path / "in"
     directory.mkdir()
     shutil.copy(DUAL / "otlp.jsonl", directory)
@@ -189,8 +188,7 @@ def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):
         first = next(drained)
         reader.commit()
         drained.close()
-    rest = _drained(_reader(source, tmp_path))
-    assert [message.offset for message in (*first, *rest)] == list(range(250))
+    assert [message.offset for message in (*first, *_drained(_reader(source, tmp_path)))] == list(range(250))
 
 
 def test_topic_of_a_collector_becomes_a_trace_topic(capsys):

@@ -129,8 +129,7 @@ def test_batch_is_one_send_in_the_trace_of_each_message():
 
 def test_client_that_stamps_after_the_send_ends_at_its_stamp():
     """Go's clients do; they are told by their group."""
-    rules = SpanRules(stamped_after=("PG_*",))
-    assert _times_ms(_span(pub(), rules)) == (START_MS - 9, START_MS)
+    assert _times_ms(_span(pub(), SpanRules(stamped_after=("PG_*",)))) == (START_MS - 9, START_MS)
 
 
 @pytest.mark.parametrize(("rules", "service"), [(SpanRules(), "PG_order"), (SpanRules(service_name="mq"), "mq")])

@@ -158,8 +158,7 @@ def test_settled_message_is_neither_landed_nor_delivered_again(receiver, deliver
     clock = ManualClock(wall_ns=wall_ms * 1_000_000) if wall_ms else ManualClock()
 
     def run(source):
-        memory = ResumeFile(tmp_path / "memory.json")
-        spans = SpanForwarding(delivery, memory=memory, clock=clock)
+        spans = SpanForwarding(delivery, memory=ResumeFile(tmp_path / "memory.json"), clock=clock)
         return forward_once(source, LandingWriter(tmp_path), spans=spans), spans.counts
 
     run(log)
@@ -399,8 +398,7 @@ def test_crash_before_the_commit_restarts_at_the_commit_before(file, partition, 
     _read(memory, *later, partition=partition)
     memory.remember(_waiting(*((partition, each, 0) for each in held_later)))
     for first, records in left.items():
-        offsets = range(first, first + len(records))
-        assert _read(ResumeFile(file), *offsets, partition=partition) == records
+        assert _read(ResumeFile(file), *range(first, first + len(records)), partition=partition) == records
 
 
 def test_topic_created_anew_is_forwarded_from_its_beginning(file):

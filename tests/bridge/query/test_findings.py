@@ -86,8 +86,7 @@ def test_story_is_one_sentence_with_findings(contexts, codes, sentence):
 
 
 def test_every_code_has_a_case():
-    met = {code for _, codes, _ in CASES.values() for code in codes}
-    assert met | {"bad_records"} == set(FINDING_CODES)
+    assert {code for _, codes, _ in CASES.values() for code in codes} | {"bad_records"} == set(FINDING_CODES)
 
 
 def test_bad_records_beside_a_message_are_a_finding():

@@ -91,8 +91,7 @@ def test_invalid_or_empty_manifest_excludes_nothing(tmp_path):
 
 
 def test_part_in_progress_is_read_up_to_its_last_whole_line(tmp_path):
-    writer = LandingWriter(tmp_path)
-    writer.write(MESSAGES[:2])
+    LandingWriter(tmp_path).write(MESSAGES[:2])
     (growing,) = tmp_path.glob("native/*/.part-*")
     with growing.open("ab") as torn:
         torn.write(b'{"source": "RMQ_SYS')
@@ -187,7 +186,6 @@ def test_remarks_are_bounded_and_counted(tmp_path, part):
 def test_progress_ends_with_everything(tmp_path):
     land(tmp_path, MESSAGES)
     seen = []
-    archive = FilesArchive([tmp_path], on_progress=lambda done, whole: seen.append((done, whole)))
-    _bodies(archive)
+    _bodies(FilesArchive([tmp_path], on_progress=lambda done, whole: seen.append((done, whole))))
     done, whole = seen[-1]
     assert done == whole == sum(part.stat().st_size for part in tmp_path.glob("native/*/part-*"))

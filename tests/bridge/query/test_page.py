@@ -43,8 +43,7 @@ def test_page_has_one_first_heading_and_loads_nothing(stories):
 def test_every_event_is_in_the_table_and_in_the_picture():
     story = story_of(*LIFE)
     timeline = events(story)
-    written = Page(_page(story))
-    table = written.table("Every event in order")
+    table = Page(_page(story)).table("Every event in order")
     assert len(table.rows) - 1 == len(timeline)
     assert [row[5] for row in table.rows[1:]] == [event.outcome for event in timeline]
     assert len(re.findall("<title>", swimlane(timeline))) == len(timeline) + swimlane(timeline).count("not to scale")

@@ -104,8 +104,7 @@ def test_message_has_its_trace_id_and_link(landing, mqtrace):
 
 def test_dump_of_a_rocketmq_topic_is_read_beside_landings(landing, mqtrace):
     """Its fields have other names: topic, store_ms, queue_id, queue_offset."""
-    recorded = str(RECORDED / "rocketmq-5.3.3.jsonl")
-    code, out, _ = mqtrace("query", recorded, landing, "--key", "retry", "--json")
+    code, out, _ = mqtrace("query", str(RECORDED / "rocketmq-5.3.3.jsonl"), landing, "--key", "retry", "--json")
     answer = json.loads(out)
     assert (code, answer["found"], answer["messages"][0]["groups"][0]["outcome"]) == (0, 1, "success")
 

@@ -77,8 +77,7 @@ def test_rows_tell_the_last_outcome_and_the_failed_attempts():
 
 def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():
     """Its group finds the message, alone and with another criterion; without a row it would be in no list."""
-    ended = [end(T0, TransactionState.COMMIT_MESSAGE), recall(T0 + 5), *consume("R1", T0 + 60)]
-    shelf = Shelf(landed(*ended))
+    shelf = Shelf(landed(end(T0, TransactionState.COMMIT_MESSAGE), recall(T0 + 5), *consume("R1", T0 + 60)))
     for options in ({}, {"topic": "orders"}, {"outcome": OutcomeFilter.UNKNOWN}):
         query = parse_query(None, group="shop", **options)
         (story,) = searching.search(shelf, query, BodyDecoder(), limit=1).stories

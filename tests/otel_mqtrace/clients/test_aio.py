@@ -279,8 +279,7 @@ async def test_consumer_made_before_is_traced(instrument, kafka, spans, fill, to
 
 async def test_commit_is_a_child_of_the_process_span(consuming, spans, topic):
     consumer = await consuming({"value": b"x", "headers": [TRACEPARENT]}, settle_spans=True)
-    message = await aio_poll(consumer)
-    (settled,) = await consumer.commit(message=message, asynchronous=False)
+    (settled,) = await consumer.commit(message=await aio_poll(consumer), asynchronous=False)
     await consumer.close()
     assert (settled.offset, current_span_id()) == (1, 0)
     commit = spans.take(f"commit {topic}")

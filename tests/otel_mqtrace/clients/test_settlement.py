@@ -31,8 +31,7 @@ def _message(n):
 def handled(consuming, spans, topic):
     """Consume two messages with settlements recorded; return the consumer, the messages and the current span's id."""
     consumer = consuming(_message(0), _message(1), conf={"enable_auto_offset_store": False}, settle_spans=True)
-    messages = [poll(consumer), poll(consumer)]
-    yield consumer, messages, current_span_id()
+    yield consumer, [poll(consumer), poll(consumer)], current_span_id()
     consumer.close()
     assert len(spans.take_all(f"process {topic}")) == 2
 

@@ -47,8 +47,7 @@ def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fi
     fill(topic, *[{"value": b"x"}] * 10)
     measured()
     consumer = consumer_of(topic)
-    handled = consumer.consume(3, 10)
-    consumer.commit(handled[-1], asynchronous=False)
+    consumer.commit(consumer.consume(3, 10)[-1], asynchronous=False)
 
     def lag():
         lags = points(LAG)

@@ -135,8 +135,7 @@ def test_environment_names_servers_topic_and_keys(cluster, exported, monkeypatch
 
 
 def test_forked_child_has_connections_of_its_own(cluster, traced):
-    exporter = exporter_to(cluster)
-    processor, trace = traced(exporter, max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     trace(pub(1))
     assert processor.force_flush()
     assert run_in_child(lambda: trace(pub(2)) or not processor.force_flush()) == 0

@@ -73,8 +73,7 @@ def test_stock_exporter_keeps_its_encoder():
 
 
 def test_unknown_protocol_is_one_warning_and_the_default(caplog):
-    exporter = OtlpSpanExporter(protocol="carrier-pigeon", endpoint="http://127.0.0.1:1")
-    exporter.shutdown()
+    OtlpSpanExporter(protocol="carrier-pigeon", endpoint="http://127.0.0.1:1").shutdown()
     assert "unknown OTLP protocol 'carrier-pigeon': use grpc or http/protobuf; grpc is used" in caplog.text
 
 

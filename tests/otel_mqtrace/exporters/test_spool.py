@@ -112,8 +112,7 @@ def test_spool_is_a_queue_of_messages_with_their_keys_across_restarts(tmp_path_f
 
 def test_unreadable_file_does_not_break_the_spool(tmp_path, caplog):
     (tmp_path / "spool-other-1-0.mqspool").mkdir()
-    spool = Spool(tmp_path, max_bytes=PLENTY)
-    assert spool.put([message("a")]) == 1
+    assert Spool(tmp_path, max_bytes=PLENTY).put([message("a")]) == 1
     assert "spool-other-1-0.mqspool" in caplog.text
 
 

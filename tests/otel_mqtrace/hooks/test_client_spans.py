@@ -73,8 +73,7 @@ def test_call_for_several_messages_puts_own_attributes_on_links(hook_with, spans
 
 
 def test_poll_of_several_topics_has_no_destination(hook_with, spans, clock):
-    messages = [*_messages(1), *_messages(1, topic="bills")]
-    _polled(hook_with(receive_spans=True), clock, messages, batch=True)
+    _polled(hook_with(receive_spans=True), clock, [*_messages(1), *_messages(1, topic="bills")], batch=True)
     span = spans.take("poll")
     assert "messaging.destination.name" not in span.attributes
     assert [link.attributes["messaging.destination.name"] for link in span.links] == ["orders", "bills"]

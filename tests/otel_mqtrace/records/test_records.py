@@ -131,8 +131,7 @@ def test_values_a_processor_assigned_are_exported(name):
     span = _SendWorld().sent()
     assigned = {"_attributes": {"only": "this"}, "_name": "renamed", "_resource": Resource({"service.name": "other"})}
     setattr(span, name, assigned[name])
-    ours = ExportTraceServiceRequest.FromString(encode_spans([span]).body)
-    assert ours == encode_by_opentelemetry([span])
+    assert ExportTraceServiceRequest.FromString(encode_spans([span]).body) == encode_by_opentelemetry([span])
 
 
 def test_random_ids_are_unique():

@@ -362,8 +362,7 @@ def test_flush_or_shutdown_of_a_lane_does_not_wait_for_a_stuck_one(method, answe
 
 def test_flush_ends_in_time_when_the_exporter_hangs_in_its_own():
     let_go = threading.Event()
-    exporter = Flushing(lambda: let_go.wait(lanes.GENEROUS_S))
-    processor = MqTraceSpanProcessor(exporter)
+    processor = MqTraceSpanProcessor(Flushing(lambda: let_go.wait(lanes.GENEROUS_S)))
     processor.on_end(lanes.span("a"))
     assert processor.force_flush(200) is False
     assert not let_go.is_set()
@@ -418,8 +417,7 @@ def test_flush_and_shutdown_export_in_the_calling_thread_when_no_thread_can_star
 
 @pytest.mark.parametrize("forever", [None, float("inf"), float("nan"), sys.maxsize])
 def test_flush_accepts_no_and_endless_time(forever):
-    exporter = lanes.Scripted()
-    processor = MqTraceSpanProcessor(exporter)
+    processor = MqTraceSpanProcessor(lanes.Scripted())
     processor.on_end(lanes.span())
     assert processor.force_flush(forever)
     processor.shutdown(forever)

@@ -132,8 +132,7 @@ assert process.exitcode == 0
 @pytest.mark.parametrize("way", ["multiprocessing", "billiard"])
 def test_processor_made_in_a_forked_child_exports_and_accounts_at_its_end(run, way, tmp_path):
     """As in a ``worker_process_init`` of Celery; the second loss comes sooner than the ledger's next line is due."""
-    logging_off = "import logging; logging.disable()\n"
-    written = run(MADE_IN_THE_CHILD, way, tmp_path, prefix=logging_off)
+    written = run(MADE_IN_THE_CHILD, way, tmp_path, prefix="import logging; logging.disable()\n")
     assert [name for _, name in written] == ["lost", "lost, too", "of the child"]
     rows = [row for ledger in tmp_path.glob("ledger-*.json") for row in json.loads(ledger.read_text())["rows"]]
     assert {row["cause"]: row["count"] for row in rows} == {"export_failed": 2}

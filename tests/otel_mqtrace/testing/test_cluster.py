@@ -123,8 +123,7 @@ def test_topic_that_would_end_the_process_is_refused(kafka: EmbeddedKafka, name:
 
 
 def test_missing_client_is_reported_with_the_extra() -> None:
-    code = "import sys; sys.modules['confluent_kafka'] = None; import otel_mqtrace.testing.embedded"
-    done = run_python(code)
+    done = run_python("import sys; sys.modules['confluent_kafka'] = None; import otel_mqtrace.testing.embedded")
     assert done.returncode == 1
     assert done.stderr.endswith("'kafka' extra: pip install 'otel-mqtrace[kafka]', or '.[kafka]' in a checkout\n")
 

@@ -135,7 +135,6 @@ MESSAGES, TOPIC, SERVICE = 9, "fetched", "fetched-shop"
 
 @pytest.fixture(scope="module")
 def sent(kafka, jaeger):
-    """The ids of the spans that Jaeger holds of the service."""
     ended = RecordingExporter()
     kafka.create_topic(TOPIC, partitions=1)
     with traced(SERVICE, ended, http_to(jaeger)):

@@ -64,8 +64,7 @@ def by_client(address):
 
 
 def test_only_committed_messages_are_read_and_what_is_gone_is_known_by_its_offsets(address):
-    ranges = topic_ranges(address, {})
-    assert [(one.first, one.end) for one in ranges] == [(2, 6), (0, 4)]
+    assert [(one.first, one.end) for one in topic_ranges(address, {})] == [(2, 6), (0, 4)]
     rows = by_client(address)
     assert [row["value"].decode() for row in rows] == [*(f"plain {number}" for number in range(2, 6)), "committed"]
     assert (rows[0]["arrival_ms"], rows[0]["keys"], rows[0]["offset"]) == (1002, "k1 k2", 2)

@@ -49,7 +49,6 @@ def explain_buckets(buckets: Sequence[pa.Table], traffic: pa.Table, policy: Poli
 
 
 def rows_with(verdicts: pa.Table, given: Reasons) -> list[dict[str, Any]]:
-    """Return verdict rows as dictionaries, the residue among them with its reasons."""
     reasons = zip(given.reasons.to_pylist(), given.details.to_pylist(), strict=True)
     rows = plain_rows(verdicts)
     for row, is_open in zip(rows, is_residue(verdicts), strict=True):

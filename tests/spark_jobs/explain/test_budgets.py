@@ -107,8 +107,7 @@ def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
 
 def test_lost_end_of_a_delivery_uses_its_drop(outcome):
     rows = [row for row in outcome.rows if (row["event_ms"] - START_MS) // MINUTE_MS == 50]
-    reasons = {row["msg_id"]: row["reason"] for row in rows}
-    assert reasons == {"MET2": "HALF_RECORD", "GONE": "UNEXPLAINED"}
+    assert {row["msg_id"]: row["reason"] for row in rows} == {"MET2": "HALF_RECORD", "GONE": "UNEXPLAINED"}
 
 
 def test_surplus_of_a_counter_is_reported(outcome):
@@ -137,8 +136,7 @@ def test_drops_counted_before_the_data_cover_nothing():
         drop("otlp", 5, bucket_start_ms=START_MS, **began),
         drop("otlp", 3, service="shop"),
     ]
-    paying = budgets.make_spendable(drops, START_MS)
-    assert [each.count for each in paying] == [0, 0, 5, 3]
+    assert [each.count for each in budgets.make_spendable(drops, START_MS)] == [0, 0, 5, 3]
     read = LedgerRead(drops=tuple(drops), again=6, unusable=2)
     report = budgets.summarise_ledger(read, [0] * 4, scopes={}, begin_ms=START_MS)
     assert (report.lines[0].counted, report.lines[0].surplus, report.surplus["otlp"]) == (745, 745, 748)

@@ -181,8 +181,7 @@ def test_hash_of_a_row_equals_sparks(values, expected):
     ],
 )
 def test_process_is_read_from_the_id_that_the_losing_process_generated(made, process):
-    columns = rows_of({"msg_id": made, "attempt_id": ID})
-    assert drop_budget.group_residue(columns).groups[0].process == process
+    assert drop_budget.group_residue(rows_of({"msg_id": made, "attempt_id": ID})).groups[0].process == process
     other = rows_of({"kind": "consume", "msg_id": ID, "attempt_id": made})
     assert drop_budget.group_residue(other).groups[0].process == process
     assert drop_budget.group_residue(rows_of({"kind": "recall", "msg_id": ID})).groups[0].process is None

@@ -36,7 +36,6 @@ def taken(msg_id: str, *, group: str = "billing", at_ms: int, call: str | None =
 
 
 def explained(events: list, key: Any, writer: str = "rocketmq-5.3.3", *, grace_ms: int = 1_000, **named: str) -> dict:
-    """Return the reason and its detail of each verdict that has one, by ``key(row)``."""
     policy = read_policy(None, **{"profile": "java-agent", "native_writer": writer, **named})
     rows = explain_events(events, policy=replace(policy, grace_ms=grace_ms))
     return {key(row): (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
@@ -379,5 +378,4 @@ def test_one_native_record_of_the_producer_leaves_its_sends_unexplained(host, gr
 
 
 def test_another_producer_of_the_same_process_is_not_excused():
-    answers = explain_sends(*mute(), span(0x90, 900, group_name="PG_traced"))
-    assert answers[uid(0x90, at_ms=900)] == UNEXPLAINED
+    assert explain_sends(*mute(), span(0x90, 900, group_name="PG_traced"))[uid(0x90, at_ms=900)] == UNEXPLAINED

@@ -168,7 +168,6 @@ def test_node_lists_the_services_and_groups_it_stands_for(capped_part):
 
 
 def test_no_message_is_missing_without_a_settled_part():
-    legs = [sent(message="m"), taken(message="n")]
-    counts = counts_of(add_up_in(1, legs, (None, None)))
+    counts = counts_of(add_up_in(1, [sent(message="m"), taken(message="n")], (None, None)))
     assert counts["publish", "shop", "orders"]["fate_pending"] == 1
     assert counts["consume", "G", "orders"]["origin_unjudged"] == 1

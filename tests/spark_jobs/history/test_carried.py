@@ -32,8 +32,7 @@ def test_span_that_is_fetched_again_is_read_again_from_another_file_and_line(ser
     """The temporary directory is another one in every run, and the traces of a page are."""
     carried = {**PLACE, "side": "otlp", "path": "/a/mqtrace-jaeger-ab_1/0/jaeger-shop-16686.jsonl"}
     fresh = {**carried, "path": f"/b/c/mqtrace-jaeger-cd2x/1/jaeger-{server}-16686.jsonl", "line": 4}
-    positions = CarriedPositions.of(events(carried))
-    assert positions.match(events(fresh))[0].tolist() == ([0] if is_again else [])
+    assert CarriedPositions.of(events(carried)).match(events(fresh))[0].tolist() == ([0] if is_again else [])
 
 
 def events(*rows):

@@ -90,15 +90,13 @@ def test_without_a_history_open_keys_are_new_and_have_no_run():
 
 
 def test_open_key_without_a_believable_time_never_expires():
-    events = [*STORY, publish("native", "N", start_ms=-1, end_ms=None)]
-    verdicts, runs = verdicts_of(events)
+    verdicts, runs = verdicts_of([*STORY, publish("native", "N", start_ms=-1, end_ms=None)])
     assert lifecycles_of(assign_lifecycle(verdicts, replace(runs, forget_after_ms=0)))["N"] == ("new", None)
 
 
 def test_half_record_is_open_until_the_horizon():
     late = [before("H", at_ms=10 * MINUTE_MS), consumed("H", at_ms=10 * MINUTE_MS)]
-    early = [before("G", at_ms=0), consumed("G", at_ms=0)]
-    verdicts, runs = verdicts_of([*STORY, *late, *early])
+    verdicts, runs = verdicts_of([*STORY, *late, before("G", at_ms=0), consumed("G", at_ms=0)])
     lifecycles = lifecycles_of(assign_lifecycle(verdicts, runs))
     assert (lifecycles["H"][0], lifecycles["G"][0]) == ("new", None)
     nothing_settled = lifecycles_of(assign_lifecycle(verdicts, replace(runs, horizon_ms=None)))

@@ -100,7 +100,6 @@ LAST = [*both("W", at_ms=9 * DAY_MS, path="last.jsonl")]
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory):
-    """Four runs on one history, by the day on which they ran."""
     root = tmp_path_factory.mktemp("history")
     window = {"begin_ms": START_MS + 11 * MINUTE_MS}
     stories = {"monday": (MONDAY, {}), "tuesday": (TUESDAY, window), "thursday": (THURSDAY, {}), "last": (LAST, {})}

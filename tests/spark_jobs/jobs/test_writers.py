@@ -148,8 +148,7 @@ def test_zstd_file_of_frames_is_read_at_its_beginning(tmp_path):
     data = (DUAL / "app-4.9.8-dup" / "otlp.pb.framed").read_bytes() * 30
     path = tmp_path / "spans.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(data))
-    writers = writers_of([], str(path), native_writer="rocketmq")
-    assert writers.profile == "java-agent"
+    assert writers_of([], str(path), native_writer="rocketmq").profile == "java-agent"
 
 
 def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):

@@ -147,8 +147,7 @@ def test_merged_histogram_ranks_like_the_sorted_values(parts, share):
 
 
 def test_histogram_of_many_values_stays_small_and_near():
-    values = np.arange(1, 200_001, dtype=np.int64) * 7
-    histogram = Histogram.of(values)
+    histogram = Histogram.of(np.arange(1, 200_001, dtype=np.int64) * 7)
     assert len(histogram.values) <= 40_000
     for share in (0.5, 0.99):
         assert histogram.rank([share])[0] == pytest.approx(share * 1_400_000, rel=2e-3)
@@ -228,8 +227,7 @@ def test_open_events_have_an_age_before_the_end_of_the_data():
     minute = 60_000
     ends = both("END", at_ms=30 * minute)
     began = [before(f"B{at}", at_ms=at * minute) for at in (2, 20, 27)]
-    fresh = [publish("native", "NEW", at_ms=30 * minute - 5)]
-    verdicts = verdicts_on([*ends, *began, *fresh, *both("OLD")])
+    verdicts = verdicts_on([*ends, *began, publish("native", "NEW", at_ms=30 * minute - 5), *both("OLD")])
     end_ms = START_MS + 30 * minute
     runs = Runs(run=None, data_end_ms=end_ms, horizon_ms=end_ms - minute, forget_after_ms=7 * 86_400_000)
     how = CountPlan(width_ms=600_000, data_end_ms=end_ms, grace_ms=minute, per_stratum=1)

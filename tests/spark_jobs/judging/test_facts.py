@@ -125,8 +125,7 @@ def _poisoned():
 
 def test_nonsense_times_cost_their_own_keys_only():
     good = [*both("GOOD"), publish("otlp", "LOST", at_ms=5), *both("END", at_ms=END_MS)]
-    events = [*good, *_poisoned()]
-    verdicts = verdicts_on(events)
+    verdicts = verdicts_on([*good, *_poisoned()])
     statuses = {(row["msg_id"], row["kind"]): row["status"] for row in verdicts.to_pylist()}
     assert statuses["GOOD", "publish"] == "MATCHED_EXACT"
     assert statuses["LOST", "publish"] == "OTLP_ONLY"

@@ -125,8 +125,7 @@ def test_listener_thread_names_the_group(thread, group):
     """As Java reads the name, line ends included; a sender's thread says nothing."""
     thread_name = {"thread.name": f"ConsumeMessageThread_{thread}"}
     delivery = span({"messaging.system": "rocketmq", "messaging.operation": "process", **thread_name})
-    sent = span({**SEND, **thread_name})
-    assert [event["group_name"] for event in events(delivery, sent)] == [group, None]
+    assert [event["group_name"] for event in events(delivery, span({**SEND, **thread_name}))] == [group, None]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,6 @@ class DevTools:
         return [url for url in urls if not url.startswith("data:")]
 
     def complaints(self) -> list[str]:
-        """Return what the console shows: errors, refusals of the page's policy, whatever a script logged."""
         self.ask("1")
         methods = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
         return [str(event) for method in methods for event in self.events_of(method)]
@@ -237,8 +236,7 @@ def test_report_opens_offline_with_a_search(browser, report):
 def test_report_is_complete_without_script(browser, report):
     whole = Page(render_page(result())).text
     with browser.tab(report, script=False) as tab:
-        dom = tab.ask("document.documentElement.outerHTML")
-        assert Page(dom).text == whole
+        assert Page(tab.ask("document.documentElement.outerHTML")).text == whole
         assert tab.ask("document.getElementById('filters').hidden") is True
         assert tab.colour("body", "backgroundColor") == "#fcfcfb"
 

@@ -153,8 +153,7 @@ def test_hostile_name_is_text_in_every_file():
     graph = made(2, name=HOSTILE + "{}")
     assert "<script>" not in render_graph_page(graph)
     ET.fromstring(graph_svg(graph))
-    body = render_dot(graph).splitlines()[3:-1]
-    parsed = [DOT_LINE.fullmatch(line) for line in body]
+    parsed = [DOT_LINE.fullmatch(line) for line in render_dot(graph).splitlines()[3:-1]]
     assert all(parsed)
     labels = [re.sub(r"\\(.)", r"\1", match[3]) for match in parsed if match[2] is None]
     assert labels == [node_name(node) for node in graph.nodes]

@@ -48,8 +48,7 @@ def number(text: str) -> int:
 
 def test_sections_come_in_reading_order_and_every_link_arrives(read):
     assert [name for name in read.ids if name in SECTIONS] == list(SECTIONS)
-    targets = {attrs["href"][1:] for tag, attrs in read.elements if tag == "a"}
-    assert targets <= set(read.ids)
+    assert {attrs["href"][1:] for tag, attrs in read.elements if tag == "a"} <= set(read.ids)
     assert len(read.ids) == len(set(read.ids))
 
 
@@ -112,8 +111,7 @@ def test_inconclusive_run_shows_the_reason_first_and_provisional_outcomes():
 
 def test_table_of_findings_adds_up_to_the_statuses(whole, read):
     table = read.table("Events by finding and kind")
-    kinds = table.rows[0][1:-3]
-    assert kinds == ["publish", "consume", "transaction end"]
+    assert table.rows[0][1:-3] == ["publish", "consume", "transaction end"]
     assert table.row("Missing in OpenTelemetry: no explanation")[:4] == ["0", "4", "0", "4"]
     assert table.row("Missing in OpenTelemetry: this writer never records it")[:4] == ["6", "3", "0", "9"]
     assert table.row("Unreadable")[:4] == ["0", "2", "0", "2"]
@@ -235,8 +233,7 @@ def test_unreadable_input_shows_ten_pieces_and_folds_the_others():
 
 
 def test_losses_without_host_and_service_are_one_sentence(read):
-    table = read.table("Client hosts with losses")
-    assert [row[0] for row in table.rows[1:]] == ["10.0.3.17"]
+    assert [row[0] for row in read.table("Client hosts with losses").rows[1:]] == ["10.0.3.17"]
     assert "2 lost events name neither a host nor a service." in read.text
 
 

@@ -83,8 +83,7 @@ def test_trace_topic_is_read_like_its_landing(kafka, tmp_path):
 
 def test_topic_of_both_encodings_holds_the_spans_that_were_sent(kafka, tmp_path):
     side = otlp_side(tmp_path / "kafka", source_of(kafka, "spans"))
-    from_file = otlp_side(tmp_path / "file", str(SPANS))
-    once = content_of(from_file, "raw_hash")
+    once = content_of(otlp_side(tmp_path / "file", str(SPANS)), "raw_hash")
     assert content_of(side, "raw_hash") == Counter({event: 2 * count for event, count in once.items()})
     assert side.records_read == 2 * 209 + 3
     ends = {one.partition: one.end for one in side.offsets}

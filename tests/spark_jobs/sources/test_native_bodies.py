@@ -128,8 +128,7 @@ def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path, msg_id):
 def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_torn):
     path = tmp_path / "x.jsonl"
     path.write_bytes(json.dumps(LINE).encode() + b"\n" + tail)
-    bodies = planned(path)
-    assert bodies.truncated_tails == is_torn
+    assert planned(path).truncated_tails == is_torn
     assert len(bodies_in(path)) == (1 if is_torn or not tail.strip() else 2)
 
 

@@ -118,8 +118,7 @@ def test_endless_document_is_given_up_at_the_limit():
 def test_many_documents_need_no_more_memory_than_one():
     file = io.BytesIO((json.dumps(REQUEST, indent=1) + "\n").encode() * 20_000)
     read = containers.documents(file)
-    first = next(read)
-    assert first.is_document
+    assert next(read).is_document
     assert file.tell() <= 2 << 20
     assert sum(1 for _ in read) == 19_999
 

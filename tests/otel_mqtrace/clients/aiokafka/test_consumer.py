@@ -30,8 +30,7 @@ async def test_message_is_current_until_the_next_turn_of_the_loop(handing, spans
                 break
         first = spans.take()
     assert current_span_id() == 0
-    second = spans.take()
-    assert [first.context.span_id, second.context.span_id] == current
+    assert [first.context.span_id, spans.take().context.span_id] == current
     assert (first.kind, first.name) == (SpanKind.CONSUMER, f"process {topic}")
     record = trace_context_of(first)
     assert (record.group_name, record.context_code) == ("billing", ContextCode.SUCCESS)
@@ -71,8 +70,7 @@ async def test_tasks_that_share_a_consumer_end_their_own_messages(handing, spans
             second_is_done.set()
 
         await asyncio.gather(slow(), quick())
-    ended = [trace_context_of(span).beans[0].msg_id for span in spans.take_all()]
-    assert ended == ["ID1", "ID2", "ID0"]
+    assert [trace_context_of(span).beans[0].msg_id for span in spans.take_all()] == ["ID1", "ID2", "ID0"]
     assert seen["slow"][1] != seen["quick"][1]
 
 
@@ -293,7 +291,6 @@ async def test_client_made_before_is_traced_until_uninstrument(instrument, spans
         await producer.send_and_wait(topic, b"3")
         assert [name for name, _ in (await consumer.getone()).headers] == ["traceparent", "UNIQ_KEY"]
         assert (await consumer.getone()).headers == ()
-    sent = spans.take(f"send {topic}")
-    assert sent.attributes["messaging.client.id"] == "shop"
+    assert spans.take(f"send {topic}").attributes["messaging.client.id"] == "shop"
     assert trace_context_of(handled).group_name == "billing"
     assert trace_context_of(handled).context_code is ContextCode.RETURNNULL

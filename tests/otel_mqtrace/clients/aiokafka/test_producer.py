@@ -75,8 +75,7 @@ async def test_headers_the_client_refuses_are_refused_and_others_are_sent(instru
     alone = await _outcome_of_sending(kafka, topic, headers)
     instrument()
     assert await _outcome_of_sending(kafka, topic, headers) == alone
-    span = spans.take(f"send {topic}")
-    assert span.attributes["mqtrace.success"] is (alone == "sent")
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is (alone == "sent")
 
 
 async def test_body_size_is_that_of_the_serialized_value(sending, spans, topic):
@@ -272,8 +271,7 @@ async def test_correlated_message_of_a_batch_has_its_offset_as_id(sending, spans
             {"value": None, "key": b"gone"},
         )
         assert isinstance(batch, BatchBuilder)
-        answer = await (await producer.send_batch(batch, topic, partition=0))
-        assert answer.offset == 1
+        assert (await (await producer.send_batch(batch, topic, partition=0))).offset == 1
     read = [(each.value(), _names(each)) for each in stored(topic, 4)[1:]]
     assert read == [(b"12", []), (b"3456", ["UNIQ_KEY", "KEYS", "TAGS"]), (None, [])]
     sent = spans.take_all(f"send {topic}")
@@ -344,8 +342,7 @@ async def test_batch_that_is_sent_again_is_traced_again_also_after_a_failure(sen
         for _ in range(2):
             await (await producer.send_batch(batch, topic, partition=0))
     ended = spans.take_all()
-    errors = [span.attributes.get("error.type") for span in ended]
-    assert errors == ["AssertionError"] * failed + [None] * 4
+    assert [span.attributes.get("error.type") for span in ended] == ["AssertionError"] * failed + [None] * 4
     places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in ended[failed:])
     assert places == [f"{topic}-0@{offset}" for offset in range(4)]
 
@@ -353,8 +350,7 @@ async def test_batch_that_is_sent_again_is_traced_again_also_after_a_failure(sen
 @pytest.mark.parametrize("options", [{"headerless_sends": "leave"}, {"topic_exclude": "orders-*"}])
 async def test_batch_that_is_not_traced_is_sent_unchanged(sending, spans, stored, topic, options):
     async with sending(options) as producer:
-        batch = _filled(producer, {"value": b"1"})
-        await (await producer.send_batch(batch, topic, partition=0))
+        await (await producer.send_batch(_filled(producer, {"value": b"1"}), topic, partition=0))
     (message,) = stored(topic, 1)
     assert (message.value(), message.headers()) == (b"1", None)
 
