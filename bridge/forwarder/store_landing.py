@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import open_parquet, sorted_glob
+from bridge.storage import DamagedInputError, naming_damage, open_parquet, sorted_glob
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.landing import (
     MANIFEST_DIRECTORY,
@@ -100,7 +100,8 @@ class StoreLanding:
         for day in sorted_glob(self._native, "date=*")[-_DAYS_LOOKED_AT:]:
             for path in sorted_glob(day, "part-*"):
                 if f"{path.parent.name}-{path.name}.json" not in counted:
-                    with suppress(ValueError, KeyError, TypeError):  # not ours, or damaged: its readers name it
+                    # not ours, or damaged: its readers name it
+                    with suppress(ValueError, KeyError, TypeError, DamagedInputError):
                         part = count_part(path.relative_to(self._native).as_posix(), _bodies_of(path))
                         self._write_manifest(part)
             for path in sorted_glob(day, ".part-*"):
@@ -114,6 +115,7 @@ Landing = LandingWriter | StoreLanding
 
 def _bodies_of(path: AnyPath) -> Iterator[tuple[int, int]]:
     if path.suffix == ".parquet":
-        rows = open_parquet(path).read(columns=["arrival_ms", "body"]).to_pylist()
+        with naming_damage(path):
+            rows = open_parquet(path).read(columns=["arrival_ms", "body"]).to_pylist()
         return ((row["arrival_ms"], len(row["body"])) for row in rows)
     return bodies_of_lines(path.read_bytes().splitlines(keepends=True))

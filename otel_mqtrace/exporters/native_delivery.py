@@ -78,8 +78,8 @@ class DeliveryFailures:
             _logger.log(level, line, self._lost, text)
 
     def after_fork(self) -> None:
-        """Log each failure again in a child."""
-        self._logged = set()
+        """Log each failure again in a child, which has none of its parent's."""
+        self._logged, self._unsettled = set(), []
 
 
 class MessageDelivery(ABC):

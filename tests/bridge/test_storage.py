@@ -232,6 +232,9 @@ def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, mon
     assert counted == {path.relative_to(native).as_posix() for path in native.glob("date=*/*")}
     assert len(counted) == 2
     (native / "date=1970-01-02" / "part-foreign.parquet").write_text("no Parquet")
+    damaged = native / "date=1970-01-02" / "part-damaged.parquet"
+    parquet.write_table(pa.table({"arrival_ms": [1], "body": [b"x"]}), damaged)
+    damaged.write_bytes(b"PAR1" + b"\xff" * 16 + damaged.read_bytes()[20:])
     following = StoreLanding(storage.as_path("s3a://bucket/landing"), format=suffix)
     following.write(messages)
     assert len(following.finish()) == 2

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, MessageDelivery, SpooledDelivery, Undelivered
+from otel_mqtrace.exporters.native_delivery import (
+    PATIENCE_MS,
+    DeliveryFailures,
+    MessageDelivery,
+    SpooledDelivery,
+    Undelivered,
+)
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.exporters.spool import Spool, encode_frame
@@ -382,6 +388,15 @@ def test_forked_child_counts_none_of_its_parents_messages_and_has_a_delivery_of_
     delivery.deliver([message("of the parent")], in_ms(clock, 300))
     delivery.after_fork()
     assert (delivery.stats()["spooled"], delivery.stats()["spool_waiting"], broker.forks) == (0, 0, 1)
+
+
+def test_forked_child_logs_no_failure_of_its_parents_delivery(caplog):
+    failures = DeliveryFailures()
+    failures.has_spool = True
+    failures.report("the broker does not answer")
+    failures.after_fork()
+    failures.settle(is_kept=True)
+    assert not caplog.text
 
 
 def test_shutdown_during_a_delivery_leaves_the_message_on_disk(delivery, broker, tmp_path):
