@@ -73,13 +73,20 @@ def compare_keys(native: Sequence[str], otlp: Sequence[str], plan: Plan) -> Fiel
     return FieldVerdict.DIFFERENT
 
 
-def compare_outcomes(native: bool, otlp: bool, context_code: str | None, writer: str) -> FieldVerdict:  # noqa: FBT001
+def compare_outcomes(
+    native: bool,  # noqa: FBT001
+    otlp: bool,  # noqa: FBT001
+    native_code: str | None,
+    otlp_code: str | None,
+    writer: str,
+) -> FieldVerdict:
     """A listener that took too long (code TIME_OUT) may be a success to RocketMQ, and is an error to a span.
 
-    The Java agent's span has the code alone, which does not say what the listener answered.
+    The Java agent's span of such a delivery has the code alone, which does not say what the listener answered.
     """
-    late = context_code == "TIME_OUT" and ((native and not otlp) or writer != "mqtrace")
-    return FieldVerdict.EQUAL_NORMALISED if late else FieldVerdict.DIFFERENT
+    is_unanswered = otlp_code == native_code and writer != "mqtrace"
+    is_late = native_code == "TIME_OUT" and ((native and not otlp) or is_unanswered)
+    return FieldVerdict.EQUAL_NORMALISED if is_late else FieldVerdict.DIFFERENT
 
 
 def is_same_but_replaced(one: str, other: str) -> bool:
@@ -254,7 +261,8 @@ class _Comparison:
         if name in {"success", "context_code"}:
             found = np.full(len(rows), different)
             if name == "success":
-                of_call = (self._sides.native("context_code"), self._sides.otlp("writer"))
+                codes = (side("context_code") for side in (self._sides.native, self._sides.otlp))
+                of_call = (*codes, self._sides.otlp("writer"))
                 found = _answers(compare_outcomes, native, otlp, *(take_rows(each, rows) for each in of_call))
             return np.where(self._is_old_delivery[rows], not_comparable, found)
         if name in _EXACT:

@@ -94,6 +94,9 @@ AGENT_STORIES = {
         "MATCHED_NORMALISED",
         fields={"success": "EQUAL_NORMALISED"},
     ),
+    "the agent says that a listener succeeded in time, whose record says that it failed late": Story(
+        [*delivery("M", success=False, **LATE), agent(consumed("M"))], "MISMATCHED", fields={"success": "DIFFERENT"}
+    ),
     "the span of a message of a batch ends before the send": Story(
         [publish("native", "M", batch_size=2, cost_ms=900), agent(publish("otlp", "M", cost_ms=0))],
         "MATCHED_EXACT",
