@@ -27,6 +27,7 @@ from spark_jobs.explain.drop_budget import (
     group_rows,
 )
 from spark_jobs.explain.explainers import Reasons
+from spark_jobs.explain.rules import is_carried
 from spark_jobs.judging.columns import NullableInts, flatten_sides, is_any_of, is_equal
 from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.report.result import Ledger, LedgerLine
@@ -177,10 +178,11 @@ class Budgets:
 
     def _find_forgotten(self, columns: Mapping[str, Column]) -> Mask:
         """Return which keys the next run does not see again, being as old as keys that expire."""
-        if self.facts.has_earlier_input:  # it reads them again
-            return np.zeros(len(columns["kind"]), bool)
         age = NullableInts.constant(self.facts.data_end_ms) - find_last(columns)
-        return age.exceeds(self.policy.forget_after_ms)
+        is_old, from_ms = age.exceeds(self.policy.forget_after_ms), self.facts.read_again_from_ms
+        if from_ms is None:
+            return is_old
+        return is_old & (is_carried(columns) | ~NullableInts.of(columns["event_ms"]).exceeds(from_ms - 1))
 
     def used(self) -> tuple[CountedDrop, ...]:
         """Return the counted losses that were spent on keys, each with how much of it: what a history remembers.

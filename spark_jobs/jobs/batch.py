@@ -230,19 +230,21 @@ def reconcile(  # noqa: PLR0913 - the run's options
     ledger: LedgerRead | None = None,
     trace_topics: Sequence[str] = (),
     has_earlier_input: bool = False,
+    read_again_from_ms: int | None = None,
 ) -> Result:
     """Judge every key of both sides and of earlier runs' open ones, write the verdicts, return the summary.
 
     The keys open now go to the history of ``place``, which :func:`conclude` commits. ``ledger`` are counted losses;
     ``trace_topics`` are topics whose spans are trace traffic, though the files may not mark them.
-    ``has_earlier_input``: the sides include all that earlier runs of the history read.
+    ``has_earlier_input``: the sides include all that earlier runs of the history read. ``read_again_from_ms``: the next
+    run reads events from then on again; ``None`` if it reads none.
     """
     native, otlp = sides
     engine, past = place.engine, place.past
     carried = carry_over_events(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
     surveyed = sum_of(Survey, [native.survey, otlp.survey])
     known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
-    known = replace(known, has_earlier_input=has_earlier_input)
+    known = replace(known, has_earlier_input=has_earlier_input, read_again_from_ms=read_again_from_ms)
     budgets = Budgets(ledger, earlier=past.used_drops(), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
     progress("judging every key")

@@ -97,11 +97,7 @@ class Ingested:
 
         The middle one, because the clock of one event may be wrong. What was dropped still counts as read.
         """
-        listed, batches = self._read(), self.batches()
-        last = {name: greatest(side.last_event_ms for side in one.sides.values()) for name, one in batches.items()}
-        ends = {name: end for name, end in last.items() if end is not None}
-        middle = sorted(ends.values())[len(ends) // 2] if ends else 0
-        old = [name for name, end in ends.items() if end < middle - keep_ms]
+        listed, old = self._read(), self._find_older(keep_ms)
         if old:
             sides = _total(listed[name] for name in (*old, _DROPPED) if name in listed).sides
             read = {
@@ -110,10 +106,21 @@ class Ingested:
             }
             self._write({**listed, _DROPPED: Batch(read)}, without=old)
 
-    def dropped_until_ms(self) -> int | None:
-        """Return when the last event of any dropped batch was; ``None`` if none was dropped."""
-        dropped = self._read().get(_DROPPED, Batch())
-        until_ms: int | None = greatest(side.last_event_ms for side in dropped.sides.values())
+    def _find_older(self, keep_ms: int) -> list[str]:
+        batches = self.batches()
+        last = {name: greatest(side.last_event_ms for side in one.sides.values()) for name, one in batches.items()}
+        ends = {name: end for name, end in last.items() if end is not None}
+        middle = sorted(ends.values())[len(ends) // 2] if ends else 0
+        return [name for name, end in ends.items() if end < middle - keep_ms]
+
+    def dropped_until_ms(self, keep_ms: int | None = None) -> int | None:
+        """Return when the last event of any dropped batch was; ``None`` if none was dropped.
+
+        With ``keep_ms`` also of the batches that :meth:`drop_older` would drop.
+        """
+        names = [_DROPPED, *([] if keep_ms is None else self._find_older(keep_ms))]
+        dropped = [self._read().get(name, Batch()) for name in names]
+        until_ms: int | None = greatest(side.last_event_ms for one in dropped for side in one.sides.values())
         return until_ms
 
     def forget_files(self, present: Container[str]) -> None:

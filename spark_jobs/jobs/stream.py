@@ -117,21 +117,23 @@ def _judge(
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
     native, spans = ingest.ingested.total().sides.values()
-    options, dropped_until_ms = chosen.options, ingest.ingested.dropped_until_ms()
+    options, policy, dropped_until_ms = chosen.options, chosen.policy, ingest.ingested.dropped_until_ms()
+    next_round = begin_behind_dropped(policy, ingest.ingested.dropped_until_ms(policy.forget_after_ms))
     result = reconcile(
         workspace,
         (native, survey_again(workspace.engine, spans, native.trace_topics)),
-        begin_behind_dropped(chosen.policy, dropped_until_ms),
+        begin_behind_dropped(policy, dropped_until_ms),
         most_samples=options.samples,
         progress=progress,
         ledger=read_ledgers(options.ledger) if options.ledger else None,
         trace_topics=native.trace_topics,
         # a history elsewhere may be of runs with other input
         has_earlier_input=dropped_until_ms is None and options.history == options.out / "history",
+        read_again_from_ms=next_round.begin_ms or 0,
     )
     result = replace(_doubt_grown_files(result, ingest), unknown_files=ingest.unknown)
     result = conclude(workspace, result, report, out=options.out)
-    ingest.ingested.drop_older(chosen.policy.forget_after_ms)  # the history has what is open of it
+    ingest.ingested.drop_older(policy.forget_after_ms)  # the history has what is open of it
     return result
 
 

@@ -60,7 +60,8 @@ class Facts:
 
     ``first`` is the first event of each side; ``named`` counts, per side and kind, the events that name their topic
     (publish) or group (consume). ``horizon_ms`` is ``None`` when a side is empty: then nothing can be settled.
-    ``has_earlier_input``: it includes all that earlier runs of the history read.
+    ``has_earlier_input``: it includes all that earlier runs of the history read. ``read_again_from_ms``: the next run
+    reads events from then on again; ``None`` if it reads none.
     """
 
     first_ms: int | None = None
@@ -72,6 +73,7 @@ class Facts:
     first: Mapping[str, int | None] = field(default_factory=dict)
     named: Mapping[tuple[str, str], int] = field(default_factory=dict)
     has_earlier_input: bool = False
+    read_again_from_ms: int | None = None
 
 
 def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = ()) -> Survey:

@@ -252,6 +252,21 @@ def test_covered_key_is_forgotten_with_the_rest(covered):
     assert {row["msg_id"][0] for row in covered[3].rows} == {"M", "N"}
 
 
+@pytest.mark.parametrize(("from_ms", "covered"), [(0, 5), (START_MS + MINUTE_MS, 0), (None, 0)])
+def test_count_of_an_old_key_is_forgotten_where_no_later_run_reads_it_again(tmp_path, from_ms, covered):
+    """A stream reads its batches again until they are dropped; its ledger may be gone by then."""
+    week = [*both("A", at_ms=0), *LOST, *both("Z", at_ms=9 * DAY_MS)]
+    assert reasons(run(tmp_path, week, ledger=LEDGER, read_again_from_ms=from_ms))["DROP_ATTRIBUTED"] == 5
+    assert reasons(run(tmp_path, week, read_again_from_ms=from_ms))["DROP_ATTRIBUTED"] == covered
+
+
+def test_count_of_an_expired_key_of_another_stream_is_forgotten(tmp_path):
+    run(tmp_path, [*both("A", at_ms=0), *LOST, *both("Z", at_ms=30 * MINUTE_MS)], ledger=LEDGER)
+    run(tmp_path, both("X", at_ms=9 * DAY_MS, path="last.jsonl"), read_again_from_ms=0)
+    with open_history(tmp_path / "history") as history:
+        assert history.used_drops() == ()
+
+
 @pytest.mark.parametrize(
     ("given", "status", "lost"),
     [

@@ -116,7 +116,7 @@ def test_sources_of_dropped_batches_count_as_read(tmp_path):
         for day in range(8)
     ]
     junk = take(ingested, "A", side(sources=("junk",), last_event_ms=10**15))
-    assert ingested.dropped_until_ms() is None
+    assert (ingested.dropped_until_ms(), ingested.dropped_until_ms(2)) == (None, 1)
     ingested.drop_older(2)
     assert ingested.dropped_until_ms() == Ingested(tmp_path).dropped_until_ms() == 1
     assert list(ingested.batches()) == [*names[2:], junk]
@@ -124,6 +124,7 @@ def test_sources_of_dropped_batches_count_as_read(tmp_path):
     assert sources() == {*"01234567", "junk"}
     assert ingested.total_read()["native"].offsets == (span_range(0, 8),)
     assert ingested.total().sides["native"].records_read == 14
+    assert [ingested.dropped_until_ms(keep_ms) for keep_ms in (2, 0)] == [2, 4]
     ingested.forget_files({"1", "2"})
     assert sources() == {*"1234567", "junk"}
     ingested.drop_older(0)
