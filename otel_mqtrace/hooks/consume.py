@@ -290,7 +290,7 @@ class ConsumeHook(ReceiveHook):
                 return self._open_each(messages, batch=batch)
             topic = messages[0].topic
             return [self._open(topic, messages, batch=batch)] if self._tracing.is_traced(topic) else []
-        except BaseException:  # noqa: BLE001 - as guarded() does
+        except:  # noqa: E722 - as guarded() does
             note_failure("ConsumeHook.before")
             return []
 
@@ -346,7 +346,7 @@ class ConsumeHook(ReceiveHook):
         try:
             if span.is_recording():
                 tracing.call_consume_hook(span, messages)
-        except BaseException:  # a call that is not returned would never end
+        except:  # a call that is not returned would never end
             span.end()
             raise
         call = ProcessSpan(self, span, start_ns, attributes, process_ctx)
@@ -399,7 +399,7 @@ class ConsumeHook(ReceiveHook):
             if not call.leave_to_blocks():
                 code, exception = call.worst
                 self.after(call, code=code, exception=exception)
-        except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
+        except:  # noqa: E722 - as guarded() does; this is every message's
             note_failure("ConsumeHook.end_turn")
 
     def after(
@@ -446,7 +446,7 @@ class ConsumeHook(ReceiveHook):
                     call.span = UnsampledSpan(span.record.ids, span.record.flags, span.record.trace_state)
             elif metrics is not None or span.is_recording():
                 self._end(call, span, code, exception, error, end_ns, metrics)
-        except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
+        except:  # noqa: E722 - as guarded() does; this is every message's
             note_failure("ConsumeHook.after")
 
     def _end(  # noqa: PLR0913, PLR0917 - the parts of an end

@@ -100,7 +100,7 @@ class ReceiveHook(RecordingHook):
             return
         try:
             self._record_poll((), start_ns, batch=batch)
-        except BaseException:  # noqa: BLE001 - as guarded() does; this is every empty poll's
+        except:  # noqa: E722 - as guarded() does; this is every empty poll's
             note_failure("ConsumeHook.poll")
 
     @guarded("ConsumeHook.poll")

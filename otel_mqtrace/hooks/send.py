@@ -167,7 +167,7 @@ class SendHook(RecordingHook):
             if msg_id:
                 attributes[semconv.MESSAGING_MESSAGE_ID] = msg_id
             return self._open(topic, pairs, by_name, attributes, transaction_id)
-        except BaseException:  # noqa: BLE001 - as guarded() does, which would pass on a dozen arguments
+        except:  # noqa: E722 - as guarded() does, which would pass on a dozen arguments
             note_failure("SendHook.before")
             return None
 
@@ -304,7 +304,7 @@ class SendHook(RecordingHook):
                 dropped = propagator.names - (frozenset() if earlier.is_valid else _BAGGAGE)
                 try:
                     sent = self._headers(pairs, by_name, attributes, propagator, carried, dropped)
-                except BaseException:  # noqa: BLE001 - the application's propagator: any failure
+                except:  # noqa: E722 - the application's propagator: any failure
                     note_failure("SendHook.headers")
                     if self._names_messages and not header_text(by_name, semconv.HEADER_UNIQ_KEY):
                         del attributes[semconv.MESSAGING_MESSAGE_ID]  # it does not travel; `after` gets the position
@@ -315,7 +315,7 @@ class SendHook(RecordingHook):
             call = SendCall(topic, span, sent, current_ctx, start_ns, attributes, is_needed, transaction_id)
             if is_recorded:
                 tracing.call_produce_hook(span, call)
-        except BaseException:  # a call that is not returned would never end
+        except:  # a call that is not returned would never end
             span.end()
             raise
         return call
@@ -381,7 +381,7 @@ class SendHook(RecordingHook):
                 tracing.end_span(span, end_ns, answer)
             if (metrics := tracing.collecting) is not None:
                 metrics.sent(call.attributes, end_ns - start_ns)
-        except BaseException:  # noqa: BLE001 - as above
+        except:  # noqa: E722 - as above
             note_failure("SendHook.after")
 
     def _answer(

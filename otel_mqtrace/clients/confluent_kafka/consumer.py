@@ -76,7 +76,7 @@ def traced_receive(kind: type[ConsumerState], *, batch: bool) -> Callable[[Calla
                     state.next_turn()
                 if state is not None and state.hook.is_watched():
                     start_ns = state.hook.poll_begins()
-            except BaseException:  # noqa: BLE001 - as guarded() does; this is every poll's
+            except:  # noqa: E722 - as guarded() does; this is every poll's
                 note_failure("Consumer.poll")
                 state = None
             if state is None:
@@ -96,7 +96,7 @@ def traced_receive(kind: type[ConsumerState], *, batch: bool) -> Callable[[Calla
             try:
                 if not batch and type(result) is Message and result.error() is None and state.record(result, start_ns):
                     return result
-            except BaseException:  # noqa: BLE001 - as above
+            except:  # noqa: E722 - as above
                 note_failure("Consumer.returned")
                 return result
             if result is not None or start_ns is not None:
@@ -133,7 +133,7 @@ def returned(state: AnyConsumerState, result: Any, *, start_ns: int | None, batc
                 _record_empty_poll(state, errors, start_ns=start_ns, batch=batch)
         if messages:
             state.hand_over(messages, start_ns=start_ns, batch=batch, handed=result)
-    except BaseException:  # noqa: BLE001 - as guarded() does; this is every poll's
+    except:  # noqa: E722 - as guarded() does; this is every poll's
         note_failure("Consumer.returned")
 
 

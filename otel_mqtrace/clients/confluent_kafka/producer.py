@@ -222,7 +222,7 @@ def _recorded_produce(  # noqa: C901 - the inner one is every send's: in one cal
                 hook = state.hook
                 if state.transaction.transaction_id is None:
                     recorded = hook.record(topic, value, key, headers, state.leaders, partition)
-        except BaseException:  # noqa: BLE001 - as guarded() does; this is every send's
+        except:  # noqa: E722 - as guarded() does; this is every send's
             note_failure("produce.record")
         if recorded is None:
             given = _name_arguments((topic, value, key, partition, callback, on_delivery, timestamp, headers))
@@ -267,7 +267,7 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
                 hook.end_record(sent, partition, offset)
             else:  # with acks=0 there is no offset
                 sending = reopen_sending(state, hook, sent, user)
-    except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
+    except:  # noqa: E722 - as guarded() does; this is every message's
         note_failure("Delivery.settle")
     if sending is not None:
         sending(error, message)

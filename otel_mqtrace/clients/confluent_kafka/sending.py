@@ -106,7 +106,7 @@ class Sending:
         try:
             if self._state.in_flight.pop(id(call), None) is not None:  # it was not abandoned
                 self._settle(error, message)
-        except BaseException:  # noqa: BLE001 - as guarded() does; this is every message's
+        except:  # noqa: E722 - as guarded() does; this is every message's
             note_failure("Delivery.settle")
         self.call_user(call.current_ctx, self.user, error, message)
 

@@ -9,12 +9,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka import DeserializingConsumer, KafkaError, Message, TopicPartition
 from confluent_kafka.error import ConsumeError, ValueDeserializationError
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.confluent_kafka.client import active, registry
 from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.sampling import actual_tracer
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.message_id import read_unique_id
@@ -197,6 +199,28 @@ class TestThreads:
         assert code_of(spans.take()) is ContextCode.RETURNNULL
         assert poll(consumer).value() == b"2"
         assert current_span_id() == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"receive_spans": True, "empty_poll_spans": True}], ids=["", "polls"])
+@pytest.mark.parametrize("method", ["on_start", "on_end"])
+def test_kafka_error_that_a_span_processor_raises_reaches_no_call_and_costs_no_message(
+    instrument, kafka, spans, topic, consumer_of, no_failures_yet, method, options
+):
+    def fail(*_given, **_named):
+        raise KafkaError(KafkaError._FAIL)
+
+    instrument(**options).add_span_processor(type("Failing", (SpanProcessor,), {method: fail})())
+    producer, reports = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers}), []
+    for value in (b"1", b"2"):
+        producer.produce(topic, value, partition=0, on_delivery=lambda error, message: reports.append(message.value()))
+        assert producer.flush(10) == 0
+    consumer = consumer_of(topic)
+    received = [poll(consumer).value(), consume(consumer, 1)[0].value()]
+    assert (consumer.poll(0), consumer.consume(1, 0)) == (None, [])
+    consumer.close()
+    assert received == reports == [b"1", b"2"]
+    assert guard.failures()
+    spans.take_all()
 
 
 class TestWhatIsNoMessage:
