@@ -39,7 +39,7 @@ from tests.support.topics import put_messages
 from tests.support.trace_stories import body_of
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
-MINUTE_MS = 60_000
+MINUTE_MS, DAY_MS = 60_000, 86_400_000
 ODD_NAME = "part [1] %41+ü.jsonl"  # Hadoop would take it for a pattern, a URL for an escape
 
 # The stream, but it kills itself after it has committed its second batch, before Spark knows of it.
@@ -253,6 +253,22 @@ def test_span_from_before_the_native_side_begins_is_late_in_every_round(spark, t
     (first, second), *_ = run_rounds(given, arrive, rounds=2)
     assert (first.status, stream.run(given).reason) == ({"PENDING": 1}, second.reason)
     assert second.reason == {"LATE_BEYOND_RETENTION": 1}
+
+
+@pytest.mark.spark
+def test_old_key_that_is_read_again_keeps_its_count_without_the_ledger(spark, tmp_path):
+    for day in (1, 2, 20):
+        at_ms = START_MS + day * DAY_MS
+        sent = pub(at_ms, msg_id=f"{day:032X}")
+        write_landing(tmp_path / f"{day}-native.jsonl", body_of(sent))
+        plain = {name: value for name, value in span_attributes(sent)[0].items() if isinstance(value, str)}
+        if day != 2:  # the day of the span that was lost, and counted
+            (tmp_path / f"{day}-otlp.jsonl").write_text(line(resource("shop", span(day, PRODUCER, at_ms, 10, plain))))
+    (tmp_path / "ledger.json").write_text('{"ledger_version": 1, "rows": [{"side": "otlp", "count": 1}]}')
+    how = {"profile": "mqtrace", "native_writer": "mqtrace", "history": tmp_path / "out" / "history"}
+    given = options(tmp_path / "*native.jsonl", tmp_path / "*otlp.jsonl", tmp_path / "out", **how)
+    counted = stream.run(replace(given, ledger=(str(tmp_path / "ledger.json"),)))
+    assert counted.reason == stream.run(given).reason == {"DROP_ATTRIBUTED": 1}
 
 
 def test_file_removed_between_listing_and_reading_is_left_out(tmp_path):
