@@ -53,8 +53,8 @@ class _FilesSource(TraceSource):
         super().__init__()
         _, self._is_single = expand_files(str(path))
         self._path, self._directory = str(path), root_of(str(path)).resolve()
-        self._memory = state / f"{state_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
-        self._read: dict[str, Any] = read_state(self._memory, self._parse, hint=CANNOT_READ) or {}  # by file name
+        self._state_file = state / f"{state_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
+        self._read: dict[str, Any] = read_state(self._state_file, self._parse, hint=CANNOT_READ) or {}  # by file name
         self._done = dict(self._read)  # as it was written at the last commit
         self.has_been_read = bool(self._read)
         self._passed_over: dict[AnyPath, _Status | None] = {}  # files that could not be read, as they were then
@@ -160,10 +160,10 @@ class FilesTraceSource(_FilesSource):
 
     def _commit(self, held: Collection[Position]) -> None:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""
-        waiting = {place.source for place in held}
+        waiting = {position.source for position in held}
         done = {name: status for name, status in self._read.items() if name not in waiting}
         if done != self._done:
-            write_state(self._memory, {"done": done})
+            write_state(self._state_file, {"done": done})
             self._done = done
 
     def _messages(self, path: AnyPath, name: str, status: _Status) -> Iterator[LandedMessage]:
@@ -252,7 +252,7 @@ class SpanFilesSource(_FilesSource):
     def _commit(self, held: Collection[Position]) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
         if self._read != self._done:
-            write_state(self._memory, {"files": self._read})
+            write_state(self._state_file, {"files": self._read})
             self._done = dict(self._read)
 
     def _unread(self, path: AnyPath, name: str, layout: Layout) -> Iterator[_Reached]:

@@ -62,7 +62,7 @@ class Origin(NamedTuple):
     never is. ``since_ms`` is from when on its records wait.
     """
 
-    place: Position
+    position: Position
     arrival_ms: int
     stored_ms: int
     since_ms: int
@@ -141,7 +141,7 @@ class Pairing:
 
     def uncommitted(self) -> set[Position]:
         """Return where the waiting records lie: what must be read again if it is not remembered here."""
-        return {origin.place for origin, *_ in self.waiting()}
+        return {origin.position for origin, *_ in self.waiting()}
 
     def add(self, records: Iterable[Record]) -> list[Event]:
         """Return the events that ``records`` complete, without waiting and repeated ones."""
@@ -191,7 +191,7 @@ class Pairing:
             return
         self._forget(key)
         # A trace message that comes twice brings both halves again, or this is needed.
-        if its_origin is not origin and its_origin.place != origin.place:
+        if its_origin is not origin and its_origin.position != origin.position:
             self._completed.add(key, origin.since_ms)
         pair = (first, record) if trace_type is _SUB_BEFORE else (record, first)
         events.append(_new_event((*pair, None, True)))

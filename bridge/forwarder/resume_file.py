@@ -156,7 +156,7 @@ class ResumeFile:
             state.resumed = None
 
     def unsettled(self) -> set[Position]:
-        """Return the places before which positions must stay: what an earlier process settled was not all read yet.
+        """Return the positions before which a commit must stay: what an earlier process settled was not all read yet.
 
         A commit in the middle of it would void what is remembered of the rest.
         """
@@ -195,11 +195,11 @@ class ResumeFile:
 def _find_held(waiting: Iterable[Record]) -> dict[_Partition, _Entry]:
     """Return the records that wait and the messages that they begin with, by partition."""
     held: dict[_Partition, _Entry] = {}
-    for (place, _, stored_ms, _), index, *_ in waiting:
-        if place.offset is not None:
-            entry = held.setdefault((place.source, place.partition), _Entry(0))
-            entry.pending.setdefault(place.offset, []).append(index)
-            entry.begins.add((place.offset, stored_ms))
+    for (position, _, stored_ms, _), index, *_ in waiting:
+        if position.offset is not None:
+            entry = held.setdefault((position.source, position.partition), _Entry(0))
+            entry.pending.setdefault(position.offset, []).append(index)
+            entry.begins.add((position.offset, stored_ms))
     return held
 
 

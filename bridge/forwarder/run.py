@@ -248,7 +248,7 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, decod
             service_name=options.service_name, system=options.messaging_system, stamped_after=options.stamped_after
         ),
         decoder=decoder,
-        memory=ResumeFile(state and state / f"{_name_state(options)}.json"),
+        resume_file=ResumeFile(state and state / f"{_name_state(options)}.json"),
     )
 
 

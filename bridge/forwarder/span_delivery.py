@@ -171,7 +171,7 @@ _SETTLE_AT: Final = 20_000
 class SpanForwarding:
     """Turns trace messages into delivered spans. Not thread-safe: one thread forwards.
 
-    ``memory`` is what an earlier process has forwarded beyond its last commit; of ``clock`` only the wall clock is
+    ``resume_file`` is what an earlier process has forwarded beyond its last commit; of ``clock`` only the wall clock is
     used.
     """
 
@@ -182,14 +182,14 @@ class SpanForwarding:
         pairing: Pairing | None = None,
         rules: SpanRules | None = None,
         decoder: BodyDecoder | None = None,
-        memory: ResumeFile | None = None,
+        resume_file: ResumeFile | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._delivery = delivery
         self._pairing = pairing or Pairing()
         self._rules = rules or SpanRules()
         self._decoder = decoder or BodyDecoder()
-        self._memory = memory or ResumeFile()
+        self._resume_file = resume_file or ResumeFile()
         self._clock = clock or SystemClock()
         self._ready: list[Event] = []
         self._arrived_ms: dict[int | None, int] = {}
@@ -230,14 +230,14 @@ class SpanForwarding:
         for message in messages:
             arrival_ms = min(message.arrival_ms, now_ms)  # a clock that is ahead must not make anything wait longer
             self._arrived_ms[message.partition] = max(arrival_ms, self._arrived_ms.get(message.partition, 0))
-            left = self._memory.remaining_records(message)
+            left = self._resume_file.remaining_records(message)
             if left is None:
                 new.append(message)
             # A file may hold what arrived long ago: its records wait from now on for those of the next file. A topic's
             # message that was not there at the last pass arrived later than its writer's clock may say.
             since_ms = now_ms if message.partition is None else max(arrival_ms, self._last_pass_began_ms)
-            place = Position(message.source, message.partition, message.offset)
-            origin = Origin(place, arrival_ms, message.arrival_ms, since_ms)
+            position = Position(message.source, message.partition, message.offset)
+            origin = Origin(position, arrival_ms, message.arrival_ms, since_ms)
             self._ready += self._pairing.add(self._records(message, origin, left))
         whole = len(self._ready) - len(self._ready) % MOST_SPANS
         if whole:
@@ -251,7 +251,7 @@ class SpanForwarding:
     def end_pass(self, *, flush: bool = False) -> None:
         """Release records that had waited too long when the pass began, or all (``flush``): all of then was read."""
         self._ready += self._pairing.flush() if flush else self._pairing.expire(self._pass_began_ms)
-        self._memory.end_pass()
+        self._resume_file.end_pass()
 
     def deliver(self) -> int:
         """Have everything delivered that does not wait; return how many spans were since the last time.
@@ -267,10 +267,10 @@ class SpanForwarding:
         """Remember what is delivered, and return from where on to read again: nothing behind it is done yet.
 
         Raises:
-            UsageError: the memory cannot be written.
+            UsageError: the state cannot be written.
         """
-        self._memory.remember(self._pairing.waiting())
-        return self._pairing.uncommitted() | self._memory.unsettled()
+        self._resume_file.remember(self._pairing.waiting())
+        return self._pairing.uncommitted() | self._resume_file.unsettled()
 
     def _records(self, message: LandedMessage, origin: Origin, left: Container[int] | None) -> list[Record]:
         decoder = self._decoder

@@ -158,7 +158,7 @@ def test_settled_message_is_neither_landed_nor_delivered_again(receiver, deliver
     clock = ManualClock(wall_ns=wall_ms * 1_000_000) if wall_ms else ManualClock()
 
     def run(source):
-        spans = SpanForwarding(delivery, memory=ResumeFile(tmp_path / "memory.json"), clock=clock)
+        spans = SpanForwarding(delivery, resume_file=ResumeFile(tmp_path / "memory.json"), clock=clock)
         return forward_once(source, LandingWriter(tmp_path), spans=spans), spans.counts
 
     run(log)
