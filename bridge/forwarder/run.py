@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from contextlib import ExitStack, contextmanager
@@ -283,8 +284,7 @@ def _name_state(options: ForwardOptions) -> str:
     address = parse_address(options.source)
     if address.kind is Kind.FILES:
         return state_name(options.group, str(as_path(address.path).resolve()))
-    separator = "," if address.kind is Kind.KAFKA else ";"
-    servers = separator.join(sorted(set(address.servers.lower().split(separator))))
+    servers = ",".join(sorted({*re.split("[,;]", address.servers.lower())} - {""}))  # RocketMQ's have either between
     return state_name(options.group, f"{address.kind.name.lower()}://{servers}/{address.topic}")
 
 

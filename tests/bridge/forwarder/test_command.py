@@ -344,10 +344,11 @@ def test_source_that_is_spelled_otherwise_shares_the_lock_and_what_is_remembered
     (tmp_path / "in").mkdir()
     (tmp_path / "link").symlink_to("in")
     files = ("in/", "link", f"file://{tmp_path}/in")
-    topics = ("kafka://127.0.0.1:1,LOCALHOST:2/t", "kafka://localhost:2,127.0.0.1:1/t")
+    topics = [f"kafka://{servers}/t" for servers in ("127.0.0.1:1,LOCALHOST:2", "localhost:2,127.0.0.1:1")]
+    topics += [f"rocketmq://{servers}/t" for servers in ("127.0.0.1:1;127.0.0.1:2", "127.0.0.1:2,127.0.0.1:1")]
     options = ["--otlp-endpoint", receiver.endpoint, "--state", "state", "--timeout-ms", "300", "--once"]
-    assert [main(["forward", "--source", source, *options]) for source in (*files, *topics)] == [0, 0, 0, 2, 2]
-    assert Counter(each.suffix for each in (tmp_path / "state").iterdir()) == {".json": 1, ".lock": 2}
+    assert [main(["forward", "--source", source, *options]) for source in (*files, *topics)] == [0] * 3 + [2] * 4
+    assert Counter(each.suffix for each in (tmp_path / "state").iterdir()) == {".json": 1, ".lock": 3}
 
 
 @pytest.mark.parametrize(("target", "wanted"), [("--landing", "trace messages"), ("--native", "OTLP messages")])
