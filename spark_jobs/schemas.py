@@ -168,7 +168,7 @@ VERDICT: Final = pa.schema(
         "native_records": _INT,  # for the balance: every record that became this key, halves included
         "native_exact_duplicates": _INT,
         "native_other_duplicates": _INT,
-        "half_merged": _INT,
+        "half_merged": _INT,  # of both sides
         "otlp_records": _INT,
         "otlp_exact_duplicates": _INT,
         "otlp_other_duplicates": _INT,

@@ -284,6 +284,9 @@ def balance_inputs(
 
 
 def _balance_side(side: str, read: EventSide, carried: CarriedOver, tally: Tally, facts: Facts) -> SideInputs:
+    sums = tally.sums  # halves of spans are what is neither a key nor a copy; ``half_merged`` has those of both sides
+    copies = sums["otlp_exact_duplicates"] + sums["otlp_other_duplicates"]
+    of_spans = sums["otlp_records"] - copies - tally.keys["otlp"]
     return SideInputs(
         sources=read.sources,
         layouts=read.layouts,
@@ -291,9 +294,9 @@ def _balance_side(side: str, read: EventSide, carried: CarriedOver, tally: Tally
         exploded=read.exploded,
         malformed=facts.malformed.get(side, 0),
         out_of_scope=sum(facts.scopes.get(side, {}).values()) + tally.outside[side],
-        half_merged=tally.sums["half_merged"] if side == "native" else 0,
-        exact_duplicates=tally.sums[f"{side}_exact_duplicates"],
-        other_duplicates=tally.sums[f"{side}_other_duplicates"],
+        half_merged=of_spans if side == "otlp" else sums["half_merged"] - of_spans,
+        exact_duplicates=sums[f"{side}_exact_duplicates"],
+        other_duplicates=sums[f"{side}_other_duplicates"],
         canonical_keys=tally.keys[side],
         truncated_tails=read.truncated_tails,
         last_event_ms=read.last_event_ms,

@@ -177,7 +177,7 @@ def _candidates(line: _Timeline) -> tuple[Ints, Ints]:
 
 
 def _column(given: Input, merged: Merged, name: str) -> Column:
-    return coalesce_rows(given.events[name], [*merged.native_rows(), merged.rows[:, OTLP]])
+    return coalesce_rows(given.events[name], [*merged.native_rows(), *merged.span_rows()])
 
 
 def _key_level(given: Input, alone: Merged, natives: Ints, spans: Ints) -> Ints:

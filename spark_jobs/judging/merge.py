@@ -22,6 +22,7 @@ from spark_jobs.columns import (
     index_rows,
     is_known,
     join_codes,
+    mark,
     take_rows,
 )
 from spark_jobs.judging.columns import (
@@ -42,10 +43,14 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column, Ints, Mask
 
-BEFORE, AFTER, WHOLE, OTLP = range(4)
-"""The parts of an event: the halves of a native delivery, a whole native record, a span."""
-_PARTS: Final = 4
+BEFORE, AFTER, WHOLE, OTLP, _LATE = range(5)
+"""The parts of an event: the halves of a native delivery, a whole native record, a span, its second half.
+
+The forwarder sends a delivery as two spans where the second half comes too late. Any other spans are copies.
+"""
+_PARTS: Final = 5
 _NATIVE: Final = slice(BEFORE, OTLP)
+_SPANS: Final = slice(OTLP, _PARTS)
 _TIMES: Final = ("start_ms", "end_ms", "arrival_ms")
 
 COUNTS: Final = (
@@ -130,7 +135,14 @@ class Merged:
 
     def native_rows(self) -> list[Ints]:
         """Return the input rows of the native parts, best first, missing ones last."""
-        rows = self.rows[:, _NATIVE]
+        return self._rows_of(_NATIVE)
+
+    def span_rows(self) -> list[Ints]:
+        """Return the input rows of the spans, first halves before second ones."""
+        return self._rows_of(_SPANS)
+
+    def _rows_of(self, parts: slice) -> list[Ints]:
+        rows = self.rows[:, parts]
         rows = np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)
         first, *others = (np.ascontiguousarray(column) for column in rows.T)
         return [first, *(column for column in others if (column >= 0).any())]
@@ -140,7 +152,7 @@ class Merged:
         spans = rows if spans is None else spans
         parts = {name: getattr(self, name)[rows] for name in ("rows", "records", "versions", "contents")}
         for name, of_part in parts.items():
-            of_part[:, OTLP] = getattr(self, name)[spans, OTLP]
+            of_part[:, _SPANS] = getattr(self, name)[spans, _SPANS]
         whole = {name: getattr(self, name)[rows] for name in ("message", "kind", "any_row", "is_full", "level")}
         return Merged(**whole, **parts, native=self.native.take(rows), otlp=self.otlp.take(spans))
 
@@ -151,7 +163,7 @@ def merge_records(given: Input) -> tuple[Merged, Ints]:
     parts = ((given.message_of, given.messages), (given.kinds, len(KINDS)), (given.identity_of, identities))
     # 32 bits: these are held of every row until the last verdict is made.
     any_row, group_of = (each.astype(np.int32) for each in find_groups(join_codes(*parts)))
-    part_of = _part_of(given)
+    part_of = _part_of(given, group_of, len(any_row))
     slot_of = group_of * _PARTS + part_of
     slots = len(any_row) * _PARTS
     records = np.bincount(slot_of, minlength=slots).astype(np.int32)
@@ -178,10 +190,15 @@ def merge_records(given: Input) -> tuple[Merged, Ints]:
     return merged, group_of
 
 
-def _part_of(given: Input) -> Ints:
+def _part_of(given: Input, group_of: Ints, groups: int) -> Ints:
     parts = np.where(given.is_native, WHOLE, OTLP).astype(np.int8)
-    parts[given.is_native & is_equal(given.events["half"], "before")] = BEFORE
-    parts[given.is_native & is_equal(given.events["half"], "after")] = AFTER
+    before, after = (is_equal(given.events["half"], half) for half in ("before", "after"))
+    parts[given.is_native & before] = BEFORE
+    parts[given.is_native & after] = AFTER
+    late = ~given.is_native & after
+    if late.any():
+        first, whole = (mark(groups, group_of[~given.is_native & of_half]) for of_half in (before, ~(before | after)))
+        parts[late & (first & ~whole)[group_of]] = _LATE
     return parts
 
 
@@ -221,31 +238,29 @@ def _count_versions(
 
 def count_records(merged: Merged) -> dict[str, Ints]:
     """Return ``COUNTS`` of each event."""
-    native, native_versions = merged.records[:, _NATIVE], merged.versions[:, _NATIVE]
-    spans, span_versions = merged.records[:, OTLP], merged.versions[:, OTLP]
-    return {
-        "native_count": native.max(axis=1),
-        "native_records": native.sum(axis=1, dtype=np.int32),
-        "native_exact_duplicates": (native - native_versions).sum(axis=1, dtype=np.int32),
-        "native_other_duplicates": np.maximum(native_versions - 1, 0).sum(axis=1, dtype=np.int32),
-        "half_merged": np.maximum((native > 0).sum(axis=1, dtype=np.int32) - 1, 0),
-        "otlp_count": spans,
-        "otlp_records": spans,
-        "otlp_exact_duplicates": spans - span_versions,
-        "otlp_other_duplicates": np.maximum(span_versions - 1, 0),
-    }
+    counts: dict[str, Ints] = {"half_merged": np.zeros(len(merged), np.int32)}
+    for side, parts in (("native", _NATIVE), ("otlp", _SPANS)):
+        records, versions = merged.records[:, parts], merged.versions[:, parts]
+        counts |= {
+            f"{side}_count": records.max(axis=1),
+            f"{side}_records": records.sum(axis=1, dtype=np.int32),
+            f"{side}_exact_duplicates": (records - versions).sum(axis=1, dtype=np.int32),
+            f"{side}_other_duplicates": np.maximum(versions - 1, 0).sum(axis=1, dtype=np.int32),
+        }
+        counts["half_merged"] += np.maximum((records > 0).sum(axis=1, dtype=np.int32) - 1, 0)
+    return counts
 
 
 def _merge_sides(given: Input, group_of: Ints, rows: Ints, records: Ints) -> dict[str, Any]:
     """Return both sides; the time of a missing native half is computed from that of the other one and the cost."""
     events, runs = given.events, NullableInts.of(given.events["first_seen_run"])
-    native, spans = [rows[:, part] for part in (BEFORE, AFTER, WHOLE)], index_rows(rows[:, OTLP])
+    native, spans = ([rows[:, part] for part in parts] for parts in ((BEFORE, AFTER, WHOLE), (OTLP, _LATE)))
 
     def of_native(name: str) -> NullableInts:
         return NullableInts.of(coalesce_rows(events[name], native))
 
     def of_span(name: str) -> NullableInts:
-        return NullableInts.of(take_rows(events[name], spans))
+        return NullableInts.of(coalesce_rows(events[name], spans))
 
     start, end = of_native("start_ms"), of_native("end_ms")
     sizes = of_native("batch_size").coalesce(of_span("batch_size")).coalesce(NullableInts.constant(1))
@@ -269,8 +284,9 @@ class Sides:
 
     def __init__(self, events: Mapping[str, Column], merged: Merged) -> None:
         self.kind, self.on_native, self.on_otlp = merged.kind, merged.on_native, merged.on_otlp
-        self._events, self._native_rows = events, merged.native_rows()
-        self._first_native, self._span = index_rows(self._native_rows[0]), index_rows(merged.rows[:, OTLP])
+        self._events = events
+        self._rows = {"native": merged.native_rows(), "otlp": merged.span_rows()}
+        self._first = {side: index_rows(rows[0]) for side, rows in self._rows.items()}
         self._known: dict[tuple[str, str], Column] = {}
         for side, of_side in (("native", merged.native), ("otlp", merged.otlp)):
             numbers = {"start_ms": of_side.start, "end_ms": of_side.end, "first_seen_run": of_side.first_seen}
@@ -282,24 +298,25 @@ class Sides:
 
     def native(self, name: str) -> Column:
         """Return a field of the native side: the start of the first half, the outcome of the second."""
-        if ("native", name) not in self._known:
-            column = self._events[name]
-            if name == "arrival_ms":
-                found = maximum(*(NullableInts.of(take_rows(column, rows)) for rows in self._native_rows)).to_arrow()
-            else:
-                found = coalesce_rows(column, self._native_rows, self._first_native)
-            self._known["native", name] = found.cast(SIDE_FIELDS[name])
-        return self._known["native", name]
+        return self._read("native", name)
 
     def has_native(self, name: str) -> Mask:
         """Return which native records hold a time; that of others is computed from the other end and the cost."""
-        return is_known(coalesce_rows(self._events[name], self._native_rows, self._first_native))
+        return is_known(coalesce_rows(self._events[name], self._rows["native"], self._first["native"]))
 
     def otlp(self, name: str) -> Column:
-        """Return a field of the span."""
-        if ("otlp", name) not in self._known:
-            self._known["otlp", name] = take_rows(self._events[name], self._span).cast(SIDE_FIELDS[name])
-        return self._known["otlp", name]
+        """Return a field of the span, as of the native side where that is two halves."""
+        return self._read("otlp", name)
+
+    def _read(self, side: str, name: str) -> Column:
+        if (side, name) not in self._known:
+            column, rows = self._events[name], self._rows[side]
+            if name == "arrival_ms":
+                found = maximum(*(NullableInts.of(take_rows(column, part)) for part in rows)).to_arrow()
+            else:
+                found = coalesce_rows(column, rows, self._first[side])
+            self._known[side, name] = found.cast(SIDE_FIELDS[name])
+        return self._known[side, name]
 
     def either(self, name: str) -> Column:
         """Return a field of the native side, of the span where that has none."""

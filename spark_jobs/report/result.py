@@ -68,7 +68,7 @@ class SideInputs:
 
     Attributes:
         exploded: extra rows made from batch ids and links.
-        half_merged: SubBefore and SubAfter halves merged into one consume.
+        half_merged: SubBefore and SubAfter halves, or spans of them, merged into one consume.
         carried: events that an earlier run of the history left open.
         read_again: those of ``carried`` that this run read again.
         offsets: the Kafka offsets that were read.

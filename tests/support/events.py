@@ -48,6 +48,13 @@ def consumed(
     return event("otlp", "consume", msg_id, **{**own, **_end_of_delivery(group, attempt, at_ms, cost_ms), **fields})
 
 
+def halves_of(span: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the two spans that the forwarder makes of a delivery where its second record comes too late."""
+    without = {"before": ("end_ms", "cost_ms", "success", "context_code"), "after": ("region_id", "retry_times")}
+    spans = ({**span, **dict.fromkeys(names), "half": half} for half, names in without.items())
+    return [{**half, "raw_hash": span["raw_hash"] + 100 * number} for number, half in enumerate(spans, start=1)]
+
+
 def _end_of_delivery(group: str | None, attempt: str | None, at_ms: int, cost_ms: int) -> dict[str, Any]:
     ended = {"group_name": group, "attempt_id": attempt, "end_ms": START_MS + at_ms + cost_ms, "cost_ms": cost_ms}
     return {**ended, "success": True, "context_code": "SUCCESS"}

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from tests.support.events import after, before, consumed, publish
+from tests.support.events import after, before, consumed, halves_of, publish
 
 Rows = list[dict[str, Any]]
 MINUTES_MS = [0, 1, 7, 60_000, 300_000, 1_000_000]
@@ -58,7 +58,10 @@ def _deliveries(rng: Random, msg_id: str, begin_ms: int, number: int) -> Rows:
             attempt = rng.choice([known["attempt"], known["attempt"], None])
             code = "SUCCESS" if good else rng.choice(["FAILED", "FAILED", None])
             own = {"attempt": attempt, "at_ms": at_ms + off_ms, "span_id": f"{msg_id}{retry}", "service": f"{group}er"}
-            rows += _doubled(rng, consumed(msg_id, **{**known, **own}, success=good, context_code=code))
+            span = consumed(msg_id, **{**known, **own}, success=good, context_code=code)
+            first, second = halves_of(span)
+            for part in rng.choice([*[[span]] * 4, [first], [second], [first, second], [first, span]]):
+                rows += _doubled(rng, part)
     return rows
 
 

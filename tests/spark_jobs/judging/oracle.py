@@ -48,13 +48,16 @@ class Key:
 
     @property
     def parts(self) -> list[list[Row]]:
-        """Return what may be copies of each other: the native records of each half, whole ones, spans."""
-        return [*([row for row in self.native if row["half"] == half] for half in HALVES), self.otlp]
+        """Return what may be copies of each other: the native records of each half, whole ones, spans or their halves."""
+        of_both = {row["half"] for row in self.otlp} == {"before", "after"}
+        spans = [[row for row in self.otlp if not of_both or row["half"] == half] for half in HALVES[: 1 + of_both]]
+        return [*([row for row in self.native if row["half"] == half] for half in HALVES), *spans]
 
     @property
     def kept(self) -> tuple[Row | None, Row | None]:
-        """Return the record of either side: native ones are merged from the earliest of each half."""
-        return _merge(self.parts[:-1]) if self.native else None, min(self.otlp, key=_position, default=None)
+        """Return the record of either side, merged from the earliest of each half."""
+        native, spans = self.parts[: len(HALVES)], self.parts[len(HALVES) :]
+        return _merge(native) if self.native else None, _merge(spans) if self.otlp else None
 
 
 def verdicts(events: list[Row], *, grace_ms: int, damaged: dict[str, set[str]], begin_ms: int) -> list[tuple[Any, ...]]:
@@ -186,7 +189,7 @@ def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, damaged_sides: se
         status, reason = "PENDING", None
     if next(row[name] for name in ("start_ms", "end_ms") for row in sides if row[name] is not None) < begin_ms:
         status, reason = "OUT_OF_SCOPE", None
-    *native, spans = key.parts
+    native, spans = key.parts[: len(HALVES)], key.parts[len(HALVES) :]
     return {
         "msg_id": (key.native or key.otlp)[0]["msg_id"],
         "topic": next((row["topic"] for row in sides if row["topic"]), None),
@@ -197,7 +200,7 @@ def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, damaged_sides: se
         "timing": _timing(sides),
         "duplicates": _copies(key.parts),
         "native_count": max(map(len, native)),
-        "otlp_count": len(spans),
+        "otlp_count": max(map(len, spans)),
     }
 
 
@@ -224,9 +227,9 @@ def _explain(key: Key, data_end_ms: int, damaged_sides: set[str]) -> tuple[str, 
 
 def _compare(key: Key) -> tuple[str, str | None]:
     native, otlp = key.kept
-    *parts, spans = key.parts
+    parts, spans = key.parts[: len(HALVES)], key.parts[len(HALVES) :]
     reason = "HALF_RECORD" if key.kind == "consume" and bool(parts[0]) != bool(parts[1]) else None
-    doubled = (any(len(part) > 1 for part in parts), len(spans) > 1)
+    doubled = [any(len(part) > 1 for part in side) for side in (parts, spans)]
     if any(doubled):
         return f"DUPLICATED_{'BOTH' if all(doubled) else 'NATIVE' if doubled[0] else 'OTLP'}", reason
     verdicts = {_field(name, native[name], otlp[name]) for name in FIELDS[key.kind]}

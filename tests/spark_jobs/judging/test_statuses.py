@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.policy.policy import read_policy
-from tests.support.events import START_MS, after, agent, before, both, consumed, delivery, publish
+from tests.support.events import START_MS, after, agent, before, both, consumed, delivery, halves_of, publish
 from tests.support.kernel_runs import judge_events
 
 HOUR_MS = 3_600_000
@@ -28,7 +28,32 @@ class Story:
     keys: int = 1
 
 
+WHOLE = consumed("M")
+FIRST, SECOND = halves_of(WHOLE)
 STORIES = {
+    **{
+        f"{len(spans)} spans, {duplicates} copies of a {name}, {halves} halves merged": Story(
+            [*delivery("M"), *spans],
+            status,
+            also={"duplicates": duplicates, "half_merged": halves, "otlp_count": len(spans) - halves + 1},
+        )
+        for name, spans, status, duplicates, halves in (
+            ("half", [FIRST, SECOND], "MATCHED_EXACT", None, 2),
+            ("half", [SECOND, FIRST], "MATCHED_EXACT", None, 2),
+            ("first half", [FIRST], "MISMATCHED", None, 1),
+            ("second half", [SECOND], "MISMATCHED", None, 1),
+            ("first half", [FIRST, FIRST], "DUPLICATED_OTLP", "exact", 1),
+            ("second half", [SECOND, SECOND], "DUPLICATED_OTLP", "exact", 1),
+            ("half", [FIRST, SECOND, SECOND], "DUPLICATED_OTLP", "exact", 2),
+            ("half", [FIRST, SECOND, {**SECOND, "raw_hash": 7, "success": False}], "DUPLICATED_OTLP", "conflicting", 2),
+            ("span", [WHOLE, FIRST], "DUPLICATED_OTLP", "conflicting", 1),
+            ("span", [WHOLE, FIRST, SECOND], "DUPLICATED_OTLP", "conflicting", 1),
+            ("span", [WHOLE, WHOLE], "DUPLICATED_OTLP", "exact", 1),
+        )
+    },
+    "two spans of halves are one where no record is": Story(
+        [FIRST, SECOND], "OTLP_ONLY", "UNEXPLAINED", also={"half_merged": 1, "otlp_count": 1, "end_to_end_ms": None}
+    ),
     "copies win over a mismatch, whose field verdicts stay": Story(
         [publish("native", "M"), *[publish("otlp", "M", topic="other")] * 2],
         "DUPLICATED_OTLP",

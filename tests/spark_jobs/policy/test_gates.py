@@ -186,12 +186,13 @@ ROW = {
 DUPLICATE = {**ROW, "keys": 1, "native_records": 3, "half_merged": 1, "native_exact_duplicates": 1, "otlp_records": 1}
 GONE = {"status": "NATIVE_ONLY", "on_otlp": False, "otlp_records": 0}
 LOST = {**ROW, **GONE, "keys": 1, "native_records": 2, "half_merged": 1}
+LATE_HALF = {**ROW, "keys": 1, "native_records": 2}
 
 
 def balanced(*, native_read: int, otlp_read: int):
     facts = replace(FACTS, scopes={"native": {}, "otlp": {"TRACE_TRAFFIC": 5}}, malformed={"native": 1, "otlp": 0})
     counts = Tally()
-    for row in (ROW, DUPLICATE, LOST):
+    for row in (ROW, DUPLICATE, LOST, LATE_HALF):
         add_judgement(counts, row)
     add_unjudged(counts, malformed=1, scopes=facts.scopes.values())
     one = PartitionRange(address=topic_address("h:1", "t"), partition=3, first=5, end=9)
@@ -201,16 +202,16 @@ def balanced(*, native_read: int, otlp_read: int):
 
 
 def test_balance_holds_when_every_record_is_accounted_for():
-    counts, inputs, conservation = balanced(native_read=9, otlp_read=8)
+    counts, inputs, conservation = balanced(native_read=11, otlp_read=10)
     assert conservation.holds
-    assert (inputs.native.canonical_keys, inputs.native.half_merged, inputs.native.exact_duplicates) == (4, 4, 1)
-    assert (inputs.otlp.canonical_keys, inputs.otlp.out_of_scope) == (3, 5)
+    assert (inputs.native.canonical_keys, inputs.native.half_merged, inputs.native.exact_duplicates) == (5, 5, 1)
+    assert (inputs.otlp.canonical_keys, inputs.otlp.half_merged, inputs.otlp.out_of_scope) == (4, 1, 5)
     assert inputs.otlp.offsets == (Offsets(source="kafka://h:1/t", partition=3, first=5, end=9),)
     assert (inputs.otlp.offsets_without_message, inputs.native.offsets) == (1, ())
     assert counts.reason["TRACE_TRAFFIC"] == 5
 
 
-@pytest.mark.parametrize(("native", "otlp"), [(10, 8), (9, 7)])
+@pytest.mark.parametrize(("native", "otlp"), [(12, 10), (11, 9)])
 def test_one_record_unaccounted_for_breaks_the_balance(native, otlp):
     _, _, conservation = balanced(native_read=native, otlp_read=otlp)
     assert not conservation.holds
