@@ -245,6 +245,13 @@ def test_covered_key_is_resolved_when_its_span_comes(covered):
     assert all(one.result.conservation.holds for one in covered)
 
 
+def test_count_that_no_key_uses_any_more_is_forgotten(tmp_path):
+    run(tmp_path, [*both("A", at_ms=0), LOST[0], *both("Z", at_ms=30 * MINUTE_MS)], ledger=LEDGER)
+    run(tmp_path, [publish("otlp", "L0", at_ms=0, path="tuesday.jsonl"), *both("Y", at_ms=60 * MINUTE_MS)])
+    with open_history(tmp_path / "history") as history:
+        assert history.used_drops() == ()
+
+
 def test_covered_key_is_forgotten_with_the_rest(covered):
     assert Counter(row["lifecycle"] for row in covered[2].rows if row["lifecycle"]) == {"expired": 7}
     with open_history(covered[2].root / "history") as history:

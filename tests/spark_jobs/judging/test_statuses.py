@@ -91,6 +91,11 @@ STORIES = {
         )
         for took_ms in (20, 830)  # as the forwarder computes it, and as a listener takes it
     },
+    "an end that the record of a large batch holds is compared as any other": Story(
+        [before("M"), after("M", cost_ms=20, batch_size=40), consumed("M", cost_ms=40)],
+        "MISMATCHED",
+        fields={"end_ms": "DIFFERENT"},
+    ),
     "a begin that no record holds is computed as the forwarder does": Story(
         [after("M", cost_ms=20, batch_size=40), consumed("M", cost_ms=20)],
         "MISMATCHED",
@@ -127,6 +132,12 @@ AGENT_STORIES = {
         "MATCHED_EXACT",
         kind="publish",
         fields={"end_ms": "NOT_COMPARABLE", "cost_ms": "NOT_COMPARABLE"},
+    ),
+    "the span of a single send has a length": Story(
+        [publish("native", "M", cost_ms=900), agent(publish("otlp", "M", cost_ms=0), batch_size=1)],
+        "MISMATCHED",
+        kind="publish",
+        fields={"end_ms": "DIFFERENT", "cost_ms": "DIFFERENT"},
     ),
     "a failed delivery is no error by the old convention": Story(
         [*delivery("M", success=False), agent(consumed("M"), writer="java-agent-old")],
