@@ -22,7 +22,9 @@ def doctor(
     probe: Annotated[
         bool, typer.Option("--probe", help="Measure the brokers' clock: writes two messages to a temporary topic.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON: healthy, findings, facts.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON as the last line: healthy, findings, facts.")
+    ] = False,
 ) -> int:
     """Report what is instrumented and what silently is not, which servers do not answer, and how to fix it.
 
