@@ -240,14 +240,14 @@ def count_records(merged: Merged) -> dict[str, Ints]:
     """Return ``COUNTS`` of each event."""
     counts: dict[str, Ints] = {"half_merged": np.zeros(len(merged), np.int32)}
     for side, parts in (("native", _NATIVE), ("otlp", _SPANS)):
-        records, versions = merged.records[:, parts], merged.versions[:, parts]
+        records, versions = (np.ascontiguousarray(one[:, parts].T) for one in (merged.records, merged.versions))
         counts |= {
-            f"{side}_count": records.max(axis=1),
-            f"{side}_records": records.sum(axis=1, dtype=np.int32),
-            f"{side}_exact_duplicates": (records - versions).sum(axis=1, dtype=np.int32),
-            f"{side}_other_duplicates": np.maximum(versions - 1, 0).sum(axis=1, dtype=np.int32),
+            f"{side}_count": records.max(axis=0),
+            f"{side}_records": records.sum(axis=0, dtype=np.int32),
+            f"{side}_exact_duplicates": (records - versions).sum(axis=0, dtype=np.int32),
+            f"{side}_other_duplicates": np.maximum(versions - 1, 0).sum(axis=0, dtype=np.int32),
         }
-        counts["half_merged"] += np.maximum((records > 0).sum(axis=1, dtype=np.int32) - 1, 0)
+        counts["half_merged"] += np.maximum((records > 0).sum(axis=0, dtype=np.int32) - 1, 0)
     return counts
 
 
