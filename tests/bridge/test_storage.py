@@ -191,14 +191,12 @@ def test_file_is_written_whole_or_not_at_all(tmp_path):
 def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path, monkeypatch, has_locks):
     if not has_locks:
         monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError))
-    with storage.hold(tmp_path, name="--out"):
-        with (
-            pytest.raises(UsageError, match=r"--out .* is in use by another run"),
-            storage.hold(tmp_path, name="--out"),
-        ):
+    hold = partial(storage.hold, tmp_path, name="--out")
+    with hold():
+        with pytest.raises(UsageError, match=r"--out .* is in use by another run"), hold():
             pass
         assert bool(list(tmp_path.iterdir())) is not has_locks
-    with storage.hold(tmp_path, name="--out"):
+    with hold():
         pass
     assert not list(tmp_path.iterdir())
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from otel_mqtrace import cli
 from otel_mqtrace._command_tree import COMMAND_GROUP, run
-from otel_mqtrace._errors import MissingExtraError, MqTraceError, UsageError
+from otel_mqtrace._errors import MqTraceError, UsageError
 from tests.support.native_vectors import RECORDED
 from tests.support.programs import MQTRACE, run_program, run_python
 
@@ -113,17 +113,13 @@ def test_broken_command_reports_its_error_when_called():
         run(["broken", "--strange", "x", "--help"], [_BROKEN])
 
 
+@pytest.mark.parametrize("arguments", [["--help"], []])
 @pytest.mark.parametrize("target", ["tests.support.no_such_module:command", f"{__name__}:__name__"])
-def test_help_lists_what_is_no_command_as_not_available(capsys, target):
-    assert run(["--help"], [*_points("answers"), EntryPoint("broken", target, COMMAND_GROUP)]) == 0
+def test_help_lists_what_is_no_command_as_not_available(capsys, target, arguments):
+    assert run(arguments, [*_points("answers"), EntryPoint("broken", target, COMMAND_GROUP)]) == 0
     shown = capsys.readouterr().out
     assert "Not available" in shown
     assert "Answer with a number" in shown
-
-
-def test_no_arguments_show_the_help(capsys):
-    assert run([], _points("answers")) == 0
-    assert "answers" in capsys.readouterr().out
 
 
 def test_shell_completion_lists_the_options_of_a_command(capsys, monkeypatch):
@@ -232,13 +228,6 @@ def test_removed_working_directory_is_named(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("; the working directory was removed: change to another\n")
 
 
-def test_missing_typer_is_reported_with_the_extra(tmp_path):
-    (tmp_path / "typer.py").write_text("raise ImportError('not installed')\n")
-    done = run_program(*MQTRACE, "decode", env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 2
-    assert done.stderr == f"mqtrace: error: {MissingExtraError('the mqtrace command', 'cli')}\n"
-
-
 _FORWARD = ("forward", "--source", "kafka://127.0.0.1:1/trace", "--landing", "landing", "--once")
 _ONE_SPAN = bytes.fromhex("0a11120f120d120831323334353637382a0178")  # what only protobuf can read
 _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out", "report")
@@ -247,6 +236,7 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
 @pytest.mark.parametrize(
     ("module", "arguments", "extra"),
     [
+        ("typer", ("decode",), "cli"),
         ("google", ("inspect", "body.bin"), "reconcile"),
         ("opentelemetry.proto", ("inspect", "body.bin"), "reconcile"),
         ("confluent_kafka", _FORWARD, "kafka"),

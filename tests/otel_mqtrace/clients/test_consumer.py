@@ -248,11 +248,12 @@ class TestWhatIsNoMessage:
         ],
         ids=["failed", "empty"],
     )
-    def test_ends_of_partitions_hide_no_error_and_are_an_empty_poll(self, instrument, spans, codes, error):
+    def test_ends_of_partitions_hide_no_error_and_are_an_empty_poll(self, instrument, short_lived, spans, codes, error):
+        batch = [Message(topic="orders", partition=0, offset=1, error=KafkaError(code)) for code in codes]
+        make_consumer = short_lived("Scripted", confluent_kafka.Consumer, consume=lambda *_: batch)
         instrument(receive_spans=True, empty_poll_spans=True)
-        with Scripted(NOWHERE) as consumer:
-            consumer.batch = [Message(topic="orders", partition=0, offset=1, error=KafkaError(code)) for code in codes]
-            assert consumer.consume(2) == consumer.batch
+        with make_consumer(NOWHERE) as consumer:
+            assert consumer.consume(2) == batch
         assert spans.take("poll").attributes.get("error.type") == error
 
     def test_batch_with_the_end_of_a_partition_records_its_messages(self, consuming, spans, topic):
@@ -302,11 +303,6 @@ class Composed(confluent_kafka.Consumer):
         return [self.poll(timeout) for _ in range(num_messages)]
 
 
-class Scripted(confluent_kafka.Consumer):
-    def consume(self, num_messages=1, timeout=-1):
-        return self.batch
-
-
 class Endless(Composed):
     def consume(self, num_messages=1, timeout=-1):
         while True:
@@ -324,16 +320,11 @@ class Meeting(confluent_kafka.Consumer):
         return _ready(self._both_inside.wait())
 
 
-class SwitchedOff(Composed):
-    def poll(self, timeout=-1):
-        MqTraceInstrumentor().uninstrument()
-        return _ready(0)
-
-
 @pytest.mark.parametrize("method", ["poll", "consume"])
-def test_poll_that_waits_while_tracing_is_switched_off_opens_no_span(instrument, spans, method):
+def test_poll_that_waits_while_tracing_is_switched_off_opens_no_span(instrument, short_lived, spans, method):
+    make = short_lived("SwitchedOff", Composed, poll=lambda *_: MqTraceInstrumentor().uninstrument() or _ready(0))
     instrument()
-    with SwitchedOff(NOWHERE) as consumer:
+    with make(NOWHERE) as consumer:
         assert getattr(consumer, method)()
         assert current_span_id() == 0
     spans.assert_empty()

@@ -93,16 +93,12 @@ class TestCommit:
         assert not caplog.records
 
 
-class HalfRefused(confluent_kafka.Consumer):
-    def commit(self, *args, **kwargs):
-        refused = KafkaError(KafkaError.INVALID_COMMIT_OFFSET_SIZE)  # a TopicPartition's own can only be set in C
-        settled = SimpleNamespace(topic="orders", partition=0, offset=5, error=None)
-        return [settled, SimpleNamespace(topic="orders", partition=1, offset=9, error=refused)]
-
-
-def test_failed_partition_sets_the_error_of_the_span(instrument, spans):
+def test_failed_partition_sets_the_error_of_the_span(instrument, short_lived, spans):
+    refused = KafkaError(KafkaError.INVALID_COMMIT_OFFSET_SIZE)  # a TopicPartition's own can only be set in C
+    answers = [SimpleNamespace(topic="orders", partition=n, offset=5, error=(None, refused)[n]) for n in range(2)]
+    half_refused = short_lived("HalfRefused", confluent_kafka.Consumer, commit=lambda *_, **_named: answers)
     instrument(settle_spans=True)
-    with HalfRefused({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:
+    with half_refused({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:
         assert len(consumer.commit(asynchronous=False)) == 2
     span = spans.take("commit orders")
     assert span.attributes["error.type"] == "INVALID_COMMIT_OFFSET_SIZE"

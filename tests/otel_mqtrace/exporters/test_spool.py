@@ -288,9 +288,6 @@ def test_unusable_spool_is_logged_and_the_exporter_works(kafka, exported, arrive
     assert exporter.export([]) is SpanExportResult.SUCCESS
 
 
-LATE = MonotonicNs(10**18)
-
-
 class Broker(MessageDelivery):
     """The other side of a delivery: takes what ``takes`` allows, waits out its deadline for the rest."""
 
@@ -409,7 +406,7 @@ def test_shutdown_during_a_delivery_leaves_the_message_on_disk(delivery, broker,
 
     broker.takes = hang
     left = []
-    lane = threading.Thread(target=lambda: left.append(delivery.deliver([message("a")], LATE)))
+    lane = threading.Thread(target=lambda: left.append(delivery.deliver([message("a")], MonotonicNs(10**18))))
     lane.start()
     assert inside.wait(GENEROUS_S)
     delivery.close(MonotonicNs(0))

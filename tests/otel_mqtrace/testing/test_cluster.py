@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,10 +21,7 @@ QUIET = logging.getLogger("tests.embedded")
 WAIT_S = 15.0
 
 
-@pytest.fixture
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka() as running:
-        yield running
+kafka = pytest.fixture(embedded_kafka)
 
 
 def producer_of(kafka: EmbeddedKafka, **conf: object) -> cimpl.Producer:
