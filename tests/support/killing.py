@@ -54,7 +54,10 @@ def forwarded_under_fire(
         send(*(body_of(*body) for body in lots[-1]))
         done = subprocess.run([*FORWARD, *options, "--once"], capture_output=True, timeout=_WATCHDOG_S, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
-        expected = _expected_ids([each for lot in lots for body in lot for each in body])
+        records = [record_of(each) for lot in lots for body in lot for each in body]
+        pairing = Pairing(max_pending=len(records) + 1)
+        contexts = [span_of(event, SpanRules()).context for event in pairing.add(records) + pairing.flush()]
+        expected = {(f"{each.trace_id:032x}", f"{each.span_id:016x}") for each in contexts}
         contents = receiver.contents()
     return SimpleNamespace(
         at_work=at_work,
@@ -118,10 +121,3 @@ def _cut(records: list[TraceContext], chance: random.Random) -> list[tuple[Trace
         bodies.append(tuple(records[:size]))
         records = records[size:]
     return bodies
-
-
-def _expected_ids(records: list[TraceContext]) -> set[tuple[str, str]]:
-    pairing = Pairing(max_pending=len(records) + 1)
-    events = pairing.add(map(record_of, records)) + pairing.flush()
-    contexts = [span_of(event, SpanRules()).context for event in events]
-    return {(f"{each.trace_id:032x}", f"{each.span_id:016x}") for each in contexts}

@@ -17,7 +17,6 @@ from tests.support.kernel_runs import facts_of, verdicts_on
 from tests.support.reading import plain_rows
 
 BUCKETS = 11
-ROWS_AT_ONCE = 20
 
 
 def explain_events(events: list[dict[str, Any]], *, policy: Policy) -> list[dict[str, Any]]:
@@ -27,10 +26,10 @@ def explain_events(events: list[dict[str, Any]], *, policy: Policy) -> list[dict
     return rows_with(pa.concat_tables(buckets), given)
 
 
-def split_by_message(verdicts: pa.Table, buckets: int = BUCKETS) -> list[pa.Table]:
+def split_by_message(verdicts: pa.Table) -> list[pa.Table]:
     """Return ``VERDICT`` in parts, each with all rows of its messages, as tasks hold them."""
-    bucket_of = np.array([zlib.crc32(repr(msg_id).encode()) % buckets for msg_id in verdicts["msg_id"].to_pylist()])
-    return [verdicts.filter(pa.array(bucket_of == bucket)) for bucket in range(buckets)]
+    bucket_of = np.array([zlib.crc32(repr(msg_id).encode()) % BUCKETS for msg_id in verdicts["msg_id"].to_pylist()])
+    return [verdicts.filter(pa.array(bucket_of == bucket)) for bucket in range(BUCKETS)]
 
 
 def explain_buckets(buckets: Sequence[pa.Table], traffic: pa.Table, policy: Policy, facts: Facts) -> Reasons:
@@ -44,7 +43,7 @@ def explain_buckets(buckets: Sequence[pa.Table], traffic: pa.Table, policy: Poli
             collect_traffic(traffic, wanted),
         ],
         find_neighbours=lambda wanted: [find_neighbours(bucket, wanted) for bucket in buckets],
-        rows_at_once=ROWS_AT_ONCE,
+        rows_at_once=20,
     )
 
 

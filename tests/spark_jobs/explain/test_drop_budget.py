@@ -103,14 +103,13 @@ def _may_pay(one: CountedDrop, other: LostKeys) -> bool:
 
 def _most(losses: list[LostKeys], drops: list[CountedDrop]) -> int:
     """Return the most keys that can be covered at all: the smallest cut, by looking at every set of drops."""
-    total, best = sum(each.count for each in losses), None
+    best = sum(each.count for each in losses)
     for chosen in range(1 << len(drops)):
         inside = [each for number, each in enumerate(drops) if chosen >> number & 1]
         unpaid = [each for number, each in enumerate(drops) if not chosen >> number & 1]
         reached = sum(each.count for each in losses if any(_may_pay(one, each) for one in unpaid))
-        cut = sum(each.count for each in inside) + reached
-        best = cut if best is None else min(best, cut)
-    return min(total, best or 0)
+        best = min(best, sum(each.count for each in inside) + reached)
+    return best
 
 
 @given(losses=_LOSSES, drops=_DROPS)

@@ -261,16 +261,14 @@ SILENT_SERVICE = ("WRITER_SILENT", "service and topic")
 
 @pytest.fixture(scope="module")
 def older_answers():
-    off = [taken("OFF", group=group, at_ms=200_000) for group in ("billing", "shipping")]
-    half_off = [taken("HALF", group="billing", at_ms=210_000), taken("HALF", group="shipping", at_ms=210_000)]
+    off = [taken("OFF", group=group, at_ms=200_000) for group in TWO_GROUPS]
+    half_off = [taken("HALF", group=group, at_ms=210_000) for group in TWO_GROUPS]
     half_off += delivery("HALF", group="shipping", at_ms=210_000)
     only = [taken("ONLY", group=group, at_ms=188_000) for group in ("billing", "ns1%billing")]
-    burst = [
-        taken(f"BURST{n}", group=group, at_ms=205_000 + 10 * n) for n in range(5) for group in ("billing", "shipping")
-    ]
+    burst = [taken(f"BURST{n}", group=group, at_ms=205_000 + 10 * n) for n in range(5) for group in TWO_GROUPS]
     seen = [
         row
-        for n, group in enumerate(("billing", "shipping"))
+        for n, group in enumerate(TWO_GROUPS)
         for name, at_ms in (("SEEN", 190_000), ("LATER", 203_000), ("BEHIND", 206_000))
         for row in (*delivery(name, group=group, attempt=f"S{n}", at_ms=at_ms), taken(name, group=group, at_ms=at_ms))
     ]
@@ -281,16 +279,15 @@ def older_answers():
         for n in range(sends)
         for row in sent(n * 2, at_ms=230_000 + 2_000 * n, traced=False, process=MUTE_PROCESSES[service])
     ]
-    known = sent(9, at_ms=185_000)
-    events = [*off, *half_off, *only, *burst, *seen, *early, *mute, *known, *ends()]
+    events = [*off, *half_off, *only, *burst, *seen, *early, *mute, *sent(9, at_ms=185_000), *ends()]
     return explained(events, itemgetter("msg_id", "group"), "rocketmq-4.9.8")
 
 
 OLDER_REASONS = {
-    "message that no group recorded": ("OFF", ("billing", "shipping"), TRACE_OFF),
+    "message that no group recorded": ("OFF", TWO_GROUPS, TRACE_OFF),
     "message that one of two groups recorded": ("HALF", ("billing",), UNEXPLAINED),
     "message of one group, by two names": ("ONLY", ("billing", "ns1%billing"), UNEXPLAINED),
-    **{f"burst {n} that no group recorded": (f"BURST{n}", ("billing", "shipping"), UNEXPLAINED) for n in range(5)},
+    **{f"burst {n} that no group recorded": (f"BURST{n}", TWO_GROUPS, UNEXPLAINED) for n in range(5)},
     "span before the other input begins": ("EARLY", (None,), ("LATE_BEYOND_RETENTION", "before_first_native")),
     "service without any record, though others send to its topic": (MUTE_SENDS["mute"], (None,), SILENT_SERVICE),
     "fewer than ten sends of a service, and no record of them": (MUTE_SENDS["rare"], (None,), UNEXPLAINED),
@@ -304,12 +301,12 @@ def test_key_beside_older_clients_has_its_reason(older_answers, msg_id, groups, 
 
 @pytest.mark.parametrize(("writer", "reason"), [("mqtrace", UNEXPLAINED), ("other", TRACE_OFF)])
 def test_design_of_other_writers_excuses_no_span_of_ours(writer, reason):
-    off = [taken("OFF", group=group, at_ms=200_000, writer=writer) for group in ("billing", "shipping")]
-    calls = [(f"{group}{at_ms}", group, at_ms) for group in ("billing", "shipping") for at_ms in (190_000, 210_000)]
+    off = [taken("OFF", group=group, at_ms=200_000, writer=writer) for group in TWO_GROUPS]
+    calls = [(f"{group}{at_ms}", group, at_ms) for group in TWO_GROUPS for at_ms in (190_000, 210_000)]
     known = [row for name, group, at_ms in calls for row in delivery(name, group=group, attempt=name, at_ms=at_ms)]
     mixed = {"writer": "mqtrace+rocketmq-4.9.8", "profile": "mqtrace+java-agent"}
     made = explained([*off, *known, *ends()], itemgetter("msg_id", "group"), **mixed)
-    assert {made["OFF", group] for group in ("billing", "shipping")} == {reason}
+    assert {made["OFF", group] for group in TWO_GROUPS} == {reason}
 
 
 # -- Producers that are proven not to trace: which of their other sends that excuses, and which it does not

@@ -133,8 +133,7 @@ def test_nonsense_times_cost_their_own_keys_only():
     assert statuses["BBAD0", "consume"] == "NATIVE_ONLY"
     columns = flatten_sides(verdicts)
     how = CountPlan(width_ms=600_000, data_end_ms=None, grace_ms=0, per_stratum=1)
-    width_ms = how.width_ms
-    in_the_run = range(START_MS - START_MS % width_ms, START_MS + END_MS + 1, width_ms)
+    in_the_run = range(START_MS - START_MS % how.width_ms, START_MS + END_MS + 1, how.width_ms)
     assert set(count_verdicts(columns, how).buckets) <= {0, *in_the_run}
     assert measure(columns).latency()["publish"].count >= 2
 

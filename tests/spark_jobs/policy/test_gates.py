@@ -68,10 +68,13 @@ def test_fault_fails_its_gate_and_no_other(gate, outcome, parts, facts):
 
 
 def test_duplicate_excess_is_a_rate_with_an_inclusive_bound():
-    sums = Counter(native_records=1_000, otlp_records=0, native_exact_duplicates=1)
-    assert outcomes(tally(sums=sums))["duplicate_excess"] == "pass"
-    sums["native_exact_duplicates"] = 2
-    assert outcomes(tally(sums=sums))["duplicate_excess"] == "fail"
+    for copies, outcome in ((1, "pass"), (2, "fail")):
+        sums = Counter(native_records=1_000, otlp_records=0, native_exact_duplicates=copies)
+        assert outcomes(tally(sums=sums))["duplicate_excess"] == outcome
+
+
+def conclusive_verdict(counts, policy, facts=FACTS):
+    return decide_verdict(evaluate_gates(counts, facts, policy), policy, holds=True, conclusive=True)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +89,7 @@ def test_duplicate_excess_is_a_rate_with_an_inclusive_bound():
     ],
 )
 def test_warning_gate_warns_and_fails_a_strict_run(parts, strict, expected):
-    policy = replace(POLICY, strict=strict)
-    assert (
-        decide_verdict(evaluate_gates(tally(**parts), FACTS, policy), policy, holds=True, conclusive=True) == expected
-    )
+    assert conclusive_verdict(tally(**parts), replace(POLICY, strict=strict)) == expected
 
 
 def test_broken_balance_outranks_doubt_and_doubt_outranks_a_failed_gate():
@@ -140,12 +140,8 @@ def test_failing_gate_with_nothing_to_measure_is_inconclusive(strict):
     """No critical field could be compared: exit 4, unless another gate failed; strictness asks no more of warnings."""
     policy = replace(POLICY, strict=strict)
     mute = tally(fields={"tags": Counter(EQUAL=100)}, timing=Counter(no_time=100))
-    assert decide_verdict(evaluate_gates(mute, FACTS, policy), policy, holds=True, conclusive=True) == (
-        "INCONCLUSIVE",
-        4,
-    )
-    bad = replace(FACTS, malformed={"native": 1, "otlp": 0})
-    assert decide_verdict(evaluate_gates(mute, bad, policy), policy, holds=True, conclusive=True) == ("FAIL", 1)
+    assert conclusive_verdict(mute, policy) == ("INCONCLUSIVE", 4)
+    assert conclusive_verdict(mute, policy, replace(FACTS, malformed={"native": 1, "otlp": 0})) == ("FAIL", 1)
     assert outcomes(mute, policy=policy)["late"] == "inconclusive"
 
 

@@ -146,13 +146,6 @@ def test_summary_stays_within_sixty_kilobytes():
 BAD = MalformedSample(side="native", path="", line=7, record_index=0, field=None, reason="cut off", text="x")
 
 
-def shortened(path, sources):
-    made = result(malformed=(replace(BAD, path=str(path)),), samples=(), timelines={})
-    summary = render_reports(made, sources=sources)["summary.md"]
-    (shown,) = re.findall(r"^\| native trace \| (.*?) \| 7 \|", summary, re.MULTILINE)
-    return html.unescape(shown)
-
-
 @pytest.mark.parametrize(
     ("arguments", "path", "shown"),
     [
@@ -176,7 +169,10 @@ def test_path_begins_with_a_relative_argument_or_the_last_part_of_an_absolute_on
     here = tmp_path / "run"
     here.mkdir()
     monkeypatch.chdir(here)
-    assert shortened(path.format(here), [argument.format(here) for argument in arguments]) == shown
+    made = result(malformed=(replace(BAD, path=path.format(here)),), samples=(), timelines={})
+    summary = render_reports(made, sources=[argument.format(here) for argument in arguments])["summary.md"]
+    written = re.findall(r"^\| native trace \| (.*?) \| 7 \|", summary, re.MULTILINE)
+    assert [html.unescape(each) for each in written] == [shown]
 
 
 def test_reports_for_people_show_no_folder_of_the_machine(tmp_path):

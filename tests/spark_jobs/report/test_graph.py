@@ -116,9 +116,8 @@ def test_card_shows_its_number(graph):
     for node in graph.nodes:
         legs = sum(edge.count for edge in graph.edges if node.id in {edge.source, edge.target})
         if node.kind != "topic" and legs:
-            assert any(
-                word.startswith(f"{legs:,} {'sent' if node.kind == 'producer' else 'delivered'}") for word in words
-            )
+            shown = f"{legs:,} {'sent' if node.kind == 'producer' else 'delivered'}"
+            assert any(word.startswith(shown) for word in words)
     assert max(map(len, words)) <= 36
 
 

@@ -125,14 +125,12 @@ def test_trend_has_a_column_with_verdict_and_losses_for_every_run():
     titles = [title.text for title in drawing.iter("title")]
     assert len(titles) == 12
     assert titles[3] == "run 4: FAIL, matched 99.31 %; native lacks 3, otlp lacks 4"
-    assert "of the last 1 run;" in ET.fromstring(trend([{"run": 1, "verdict": "?", "unexplained": None}])).get(
-        "aria-label"
-    )
+    alone = ET.fromstring(trend([{"run": 1, "verdict": "?", "unexplained": None}]))
+    assert "of the last 1 run;" in alone.get("aria-label")
 
 
 def test_words_beside_a_count_of_one_are_singular():
-    assert "end to end: 1 event, half within 4 ms" in curves(
-        {"end_to_end": Latency(count=1, p50=4, p99=4, max=4, curve=((0.5, 4.0),))}
-    )
+    alone = Latency(count=1, p50=4, p99=4, max=4, curve=((0.5, 4.0),))
+    assert "end to end: 1 event, half within 4 ms" in curves({"end_to_end": alone})
     lacking = describe_loss("otlp", Loss(checked=1, unexplained=1, attributed=0, upper_bound_95_ppm=None))
     assert lacking == "OTLP lacks 1 of 1 event without explanation."

@@ -23,7 +23,6 @@ from tests.support.topics import put_messages
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 NATIVE = VECTORS / "dual" / "scenarios-5.3.3-old" / "native.jsonl"
-DUMPS = ("otlp_spans.kafka-proto.jsonl", "otlp_spans_json.kafka-json.jsonl")
 SPANS = VECTORS / "otlp" / "layouts" / "traces.jsonl"
 ORIGIN = {"path", "line", "partition", "offset", "arrival_ms"}
 
@@ -41,7 +40,7 @@ def kafka():
             producer.produce("traces", body, partition=at % 3, headers=headers, timestamp=line["store_ms"])
         producer.produce("traces", None, key=b"tombstone", partition=0)
         producer.produce("traces", b"\x00no record", partition=1)
-        for name in DUMPS:
+        for name in ("otlp_spans.kafka-proto.jsonl", "otlp_spans_json.kafka-json.jsonl"):
             for at, line in enumerate(json_lines(VECTORS / "otlp" / "kafka" / name)):
                 producer.produce("spans", base64.b64decode(line["value_b64"]), partition=at % 2)
         producer.produce("spans", b'{"resourceSpans":[{"scopeS', partition=0)

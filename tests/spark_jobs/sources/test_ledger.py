@@ -325,15 +325,13 @@ def test_ledger_in_a_hidden_directory_is_read(tmp_path):
     assert sum(drop.count for drop in read_ledgers([str(tmp_path)]).drops) == ROW["count"]
 
 
-def test_too_large_ledger_is_refused(tmp_path, monkeypatch):
-    path = tmp_path / "ledger.json"
-    path.write_text(own(ROW, ROW))
-    monkeypatch.setattr(ledger, "MOST_ROWS", 1)
-    with pytest.raises(UsageError, match="2 rows are too many"):
-        read_ledgers([str(path)])
-    monkeypatch.setattr(ledger, "MOST_BYTES", 10)
-    with pytest.raises(UsageError, match="larger than"):
-        read_ledgers([str(path)])
+@pytest.mark.parametrize(
+    ("limit", "most", "message"), [("ROWS", 1, "2 rows are too many"), ("BYTES", 10, "larger than")]
+)
+def test_too_large_ledger_is_refused(read, monkeypatch, limit, most, message):
+    monkeypatch.setattr(ledger, f"MOST_{limit}", most)
+    with pytest.raises(UsageError, match=message):
+        read(own(ROW, ROW))
 
 
 @given(st.text())

@@ -69,8 +69,7 @@ LINES = b"\n".join([*GOOD, *ODD_LINES, message(SPAN)[:60]])
 IN_LINES = [*IN_GOOD, (41, "s"), (41, "not a span"), (42, "not OTLP traces"), (43, "s"), (43, "s"), (45, "s")]
 BAD_FRAMES = [b"no JSON", b'{"no": "OTLP"}', message(SPAN) + message(SPAN), message(SPAN)[:60] + message(SPAN)]
 FRAMES = framed(*GOOD, message(SPAN, ODD), *BAD_FRAMES, b"\n" + message(SPAN), message(SPAN))[:-9]
-IN_BAD_FRAMES = [(number, "not OTLP traces") for number in range(42, 46)]
-IN_FRAMES = [*IN_GOOD, (41, "s"), (41, "not a span"), *IN_BAD_FRAMES, (46, "s")]
+IN_FRAMES = [*IN_GOOD, (41, "s"), (41, "not a span"), *((at, "not OTLP traces") for at in range(42, 46)), (46, "s")]
 
 
 @pytest.mark.parametrize(
