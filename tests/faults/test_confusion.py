@@ -132,14 +132,10 @@ def _without_names(result, root):
     return re.sub(r"part-\d+-[0-9a-f]+-", "part-", repr(result).replace(str(root), ""))
 
 
-def expected(corpus):
-    among = (want for _, _, wanted in corpus.truth.among for want in wanted)
-    return [*(want for wanted in corpus.truth.keys.values() for want in wanted), *among]
-
-
 def test_corpora_expect_every_status_and_every_reason(corpora):
-    wanted = [want for corpus in corpora.values() for want in expected(corpus)]
     truths = [corpus.truth for corpus in corpora.values()]
+    wanted = [want for truth in truths for expected in truth.keys.values() for want in expected]
+    wanted += [want for truth in truths for _, _, expected in truth.among for want in expected]
     statuses = {want.status for want in wanted} | {"MALFORMED" for truth in truths if truth.malformed}
     reasons = {want.reason for want in wanted} | {scope for truth in truths for scope in truth.scopes}
     assert statuses == {status.value for status in Status}
