@@ -101,13 +101,10 @@ def _outer_join(native: pd.DataFrame, otlp: pd.DataFrame, join: list[str]) -> Ca
     calls: dict[Event, Counter[str]] = defaultdict(Counter)
     words = {"left_only": LOST_OTLP, "right_only": LOST_NATIVE}
     for row in joined.to_dict("records"):
-        same = all(_same(row[f"{name}_df1"], row[f"{name}_df2"]) for name in fields)
+        pairs = ((row[f"{name}_df1"], row[f"{name}_df2"]) for name in fields)
+        same = all(one == other or (pd.isna(one) and pd.isna(other)) for one, other in pairs)
         calls[_event(row)][words.get(row["_merge"], EQUAL if same else DIFFERS)] += 1
     return calls
-
-
-def _same(one: object, other: object) -> bool:
-    return bool(one == other or (pd.isna(one) and pd.isna(other)))
 
 
 def _event(row: Mapping[str, object]) -> Event:
