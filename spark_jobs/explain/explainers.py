@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from spark_jobs.columns import is_known, is_true
 from spark_jobs.explain import rules
 from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
-from spark_jobs.explain.keys import bare_names
-from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal
+from spark_jobs.judging.columns import NullableInts, bare_names, flatten_sides, is_equal
 from spark_jobs.policy.profiles import (
     CALL_WITHOUT_REGION,
     LITE_PULL,

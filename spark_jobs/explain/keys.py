@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import binary_bytes, hash_texts, is_known, is_true, map_values, mix
-from spark_jobs.judging.columns import NullableInts, flatten_sides, is_equal
+from spark_jobs.judging.columns import NullableInts, bare_names, flatten_sides, is_equal
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT, bare
 from spark_jobs.taxonomy import Kind, Reason
 
@@ -40,11 +40,6 @@ Keys: TypeAlias = NullableInts
 
 def _hash_text(column: Column) -> Keys:
     return Keys(hash_texts(column), is_known(column))
-
-
-def bare_names(column: Column) -> Column:
-    """Return topics or groups as they are compared: writers treat namespaces and retry prefixes differently."""
-    return map_values(column, bare, pa.string())
 
 
 class Ids(NamedTuple):

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from spark_jobs.columns import encode, is_known, is_true, join_codes
 from spark_jobs.explain.evidence import NEXT_IDS
-from spark_jobs.explain.keys import COUNTER_VALUES, bare_names
-from spark_jobs.judging.columns import NullableInts, either, is_any_of, is_equal
+from spark_jobs.explain.keys import COUNTER_VALUES
+from spark_jobs.judging.columns import NullableInts, bare_names, either, is_any_of, is_equal
 from spark_jobs.taxonomy import CALLED_LOST, Kind
 
 if TYPE_CHECKING:

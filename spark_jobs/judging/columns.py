@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
-from spark_jobs.columns import begins_run, encode, is_known, is_true, mark, take_rows
+from spark_jobs.columns import begins_run, encode, is_known, is_true, map_values, mark, take_rows
+from spark_jobs.schemas import bare
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -129,6 +130,11 @@ def is_any_of(column: Column, words: Collection[str]) -> Mask:
     """Return which rows of a column are one of ``words``; null is not."""
     codes = encode(column)
     return np.isin(codes.values, [code for code, word in enumerate(codes.words) if word in words])
+
+
+def bare_names(column: Column) -> Column:
+    """Return topics or groups as they are compared: writers treat namespaces and retry prefixes differently."""
+    return map_values(column, bare, pa.string())
 
 
 def coalesce_rows(column: Column, choices: Sequence[Ints], first: Column | None = None) -> Column:

@@ -16,12 +16,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
 
-from spark_jobs.columns import encode, find_groups, join_codes, map_values, mark, repeat_rows, take_rows
+from spark_jobs.columns import encode, find_groups, join_codes, mark, repeat_rows, take_rows
 from spark_jobs.judging.columns import (
     LATEST,
     NullableInts,
+    bare_names,
     coalesce_rows,
     is_equal,
     is_near,
@@ -44,7 +44,6 @@ from spark_jobs.judging.identity import (
     name_identities,
 )
 from spark_jobs.judging.merge import OTLP
-from spark_jobs.schemas import bare
 
 if TYPE_CHECKING:
     from spark_jobs.columns import Column, Ints, Mask
@@ -190,9 +189,9 @@ def _key_level(given: Input, alone: Merged, natives: Ints, spans: Ints) -> Ints:
         return np.maximum(one, other) < codes.room - 1, one == other
 
     kind = alone.kind[natives]
-    have_group, same_group = compare(map_values(_column(given, alone, "group_name"), bare, pa.string()))
+    have_group, same_group = compare(bare_names(_column(given, alone, "group_name")))
     have_retries, same_retries = compare(_column(given, alone, "retry_times"))
-    have_topic, same_topic = compare(map_values(_column(given, alone, "topic"), bare, pa.string()))
+    have_topic, same_topic = compare(bare_names(_column(given, alone, "topic")))
     same_state = compare(_column(given, alone, "transaction_state"))[1]
     same_state &= compare(_column(given, alone, "from_transaction_check"))[1]
     of_group = np.where(have_group & same_group, _STRONG, _WEAK)
