@@ -2,8 +2,8 @@
 
 Lines are appended to ``runs.jsonl``, of which the last 1,000 are kept once there are 2,000. Its last whole line counts,
 so a run that failed or was killed leaves nothing.
-``open/run=<number>`` holds the state of that line: ``events`` (``EVENT`` of open keys), ``closed`` (``CLOSED``, the
-positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
+``open/run=<number>`` holds the ``open_files`` of that line: ``events`` (``EVENT`` of open keys), ``closed`` (``CLOSED``,
+the positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
 """
 
 from __future__ import annotations
@@ -65,15 +65,27 @@ class History:
 
     def carried_files(self) -> list[str]:
         """Return the files of ``EVENT`` that the last run left open."""
-        return self._files(_EVENTS)
+        return self._files(self.last_run, _EVENTS)
 
     def closed_files(self) -> list[str]:
         """Return the files of ``CLOSED`` of earlier runs."""
-        return self._files(_CLOSED)
+        return self._files(self.last_run, _CLOSED)
 
-    def _files(self, name: str) -> list[str]:
-        path = self._state(self.last_run, name)
+    def _files(self, run: int | None, name: str) -> list[str]:
+        path = self._state(run, name)
         return [] if path is None else list_files(str(path))
+
+    def _count_files(self, run: int | None) -> int:
+        used = self._state(run, _USED_DROPS)
+        return len([*self._files(run, _EVENTS), *self._files(run, _CLOSED)]) + (used is not None and used.exists())
+
+    def check_files(self) -> None:
+        """Raise ``UnreadableInputError`` if files that the last run left are gone: with them its open keys would be."""
+        left = self.runs[-1].get("open_files", 0) if self.runs else 0
+        found = self._count_files(self.last_run)
+        if found < left:
+            place = f"{self.directory} has {found} of the {left} files that run {self.last_run} left"
+            raise UnreadableInputError(f"{place}: restore {RUNS} and {_STATE}/, or name another --history")
 
     def used_drops(self) -> tuple[CountedDrop, ...]:
         """Return the counted losses that were spent on keys left open, and how many of each.
@@ -110,7 +122,7 @@ class History:
     def keep_used_drops(self, drops: Sequence[CountedDrop]) -> None:
         """Write what was spent on keys; it counts once :meth:`commit` is called."""
         path = self._state(self.run, _USED_DROPS)
-        if path is not None and drops:
+        if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps([asdict(drop) for drop in drops], ensure_ascii=False), encoding="utf-8")
 
@@ -118,6 +130,7 @@ class History:
         """Append this run's line, flushed to disk, and drop the state that only earlier lines refer to."""
         if self.directory is None:
             return
+        line = {**line, "open_files": self._count_files(self.run)}
         self._append(self.directory / RUNS, json.dumps(line, ensure_ascii=False, default=str) + "\n")
         _drop_states(self.directory, keep=self.run)
 
@@ -175,13 +188,14 @@ def open_history(directory: AnyPath | None) -> Iterator[History]:
 
     Raises:
         UsageError: another run is using it, or it cannot be made.
-        UnreadableInputError: a line of it is not one of ours.
+        UnreadableInputError: a line of it is not one of ours, or files that the last run left are gone.
     """
     if directory is None:
         yield History()
         return
     with hold(directory, name="--history") as check_held:
         history = History(directory, _read_runs(directory / RUNS), check_held)
+        history.check_files()
         _drop_states(directory, keep=history.last_run)
         try:
             yield history

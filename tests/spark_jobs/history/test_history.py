@@ -29,7 +29,7 @@ def test_line_that_a_crash_cut_off_is_removed(tmp_path):
         assert past.run == 2
         assert not (tmp_path / "open").exists()
         past.commit({"run": 2})
-    assert (tmp_path / history.RUNS).read_text() == '{"run": 1}\n{"run": 2}\n'
+    assert (tmp_path / history.RUNS).read_text() == '{"run": 1}\n{"run": 2, "open_files": 0}\n'
 
 
 @pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', '{"run": 1e999}', "text"])
@@ -83,6 +83,22 @@ def test_state_of_a_run_that_failed_is_dropped(kept):
     with history.open_history(kept) as past:
         assert len(past.carried_files()) == 1
         assert [path.name for path in (kept / "open").iterdir()] == ["run=1"]
+
+
+@pytest.mark.parametrize("lost", ["open/run=2/closed/part-00000.parquet", "open/run=2/paid.json", history.RUNS])
+def test_history_that_lost_a_file_or_the_end_of_its_last_line_is_refused(kept, lost):
+    with history.open_history(kept) as past:
+        past.keep_closed(history.read_rows(past.closed_files()[0], CLOSED))
+        past.keep_used_drops([])
+        past.commit({"run": 2})
+    if lost == history.RUNS:
+        (kept / lost).write_text((kept / lost).read_text()[:-3])
+    else:
+        (kept / lost).unlink()
+    for _ in range(2):  # a refusal removes nothing
+        with pytest.raises(UnreadableInputError, match=r"has . of the . files .* restore"), history.open_history(kept):
+            pass
+    assert (kept / "open" / "run=2").exists()
 
 
 def test_damaged_state_is_refused(kept):
