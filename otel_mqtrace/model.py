@@ -7,12 +7,44 @@ from the machine that happens to read them. Standard library only: executors, fu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 KEY_SEPARATOR: Final = " "
 """Between the keys of a message, in its ``keys`` and in the ``KEYS`` property (``MessageConst.KEY_SEPARATOR``)."""
+_RESOURCE: Final = re.compile("(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?")
+
+
+class ResourceName(NamedTuple):
+    """A topic's or group's name in RocketMQ, ``%RETRY%namespace%bare``: ``via`` is ``RETRY``, ``DLQ`` or ``None``."""
+
+    via: str | None
+    namespace: str | None
+    bare: str
+
+    @classmethod
+    def parse(cls, name: str) -> ResourceName:
+        """Return the parts of a name; ``bare`` is empty where nothing follows the namespace."""
+        _, *parts = _RESOURCE.split(name, maxsplit=1)  # it matches at the start, if only nothing
+        return cls(*parts)
+
+    def is_same(self, other: ResourceName) -> bool:
+        """Return whether both can name one topic or group: some writers leave the namespace out."""
+        namespaces = {self.namespace, other.namespace} - {None}
+        return (self.via, self.bare) == (other.via, other.bare) and len(namespaces) <= 1
+
+
+def strip_namespace(name: str) -> str:
+    """Return a topic or group as RocketMQ's trace hooks write it (``NamespaceUtil.withoutNamespace``)."""
+    via, _, bare = ResourceName.parse(name)
+    return f"%{via}%{bare}" if via else bare
+
+
+def strip_prefixes(name: str) -> str:
+    """Return a topic or group as names are compared: writers treat namespaces and retry prefixes differently."""
+    return ResourceName.parse(name).bare
 
 
 class _Hashed(Enum):

@@ -237,12 +237,3 @@ class LedgerRead:
     own: int = 0
     again: int = 0
     unusable: int = 0
-
-
-PREFIXES: Final = re.compile("^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?")
-"""Before a name: that of a retry or dead-letter topic, and a namespace."""
-
-
-def bare(name: str) -> str:
-    """Return the name without what stands before it, which writers treat differently."""
-    return PREFIXES.sub("", name)

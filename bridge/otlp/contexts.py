@@ -32,6 +32,7 @@ from otel_mqtrace.model import (
     TraceContext,
     TraceType,
     TransactionState,
+    strip_namespace,
 )
 from otel_mqtrace.spans.mapping import compute_cost_ms
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
@@ -200,7 +201,7 @@ class _Message:
         place = self._place()
         own_id = None if self._dotted_place() is not None else _present(self.given_id)
         return TraceBean(
-            topic=self.fields.present("topic"),
+            topic=self._name(self.fields.present("topic")),
             msg_id=own_id or place,
             offset_msg_id=place,
             tags=self.fields.present("tags"),
@@ -219,8 +220,15 @@ class _Message:
         """Return the group; old names of the Java agent have it in the name of the listener's thread only."""
         group = self.fields.present("group_name")
         if group is None and role.kind == "consume":
-            return group_of_thread(self.fields.text("thread_name") or "")
-        return group
+            group = group_of_thread(self.fields.text("thread_name") or "")
+        return self._name(group)
+
+    def _name(self, name: str | None) -> str | None:
+        """Return a topic or group without its namespace; a group of Kafka may have a % in its name."""
+        return name if name is None or self._is_of_kafka() else strip_namespace(name)
+
+    def _is_of_kafka(self) -> bool:
+        return self.fields.text("system") == _KAFKA
 
     def _place(self) -> str | None:
         """Return the physical id that the writer gives, else where the message lies on its Kafka topic."""
@@ -234,7 +242,7 @@ class _Message:
         return self._dotted_place()
 
     def _dotted_place(self) -> str | None:
-        return offset_in_id(self.given_id, self.fields.text("topic")) if self.fields.text("system") == _KAFKA else None
+        return offset_in_id(self.given_id, self.fields.text("topic")) if self._is_of_kafka() else None
 
 
 _MESSAGE_TYPES: Final = {each.value: each for each in MessageType}

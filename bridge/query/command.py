@@ -136,7 +136,9 @@ _Key = Annotated[
     str | None,
     option("Search", "Messages with this key (not Kafka's record key); with --msg-id, both.", metavar="KEY"),
 ]
-_Topic = Annotated[str | None, option("Search", "Messages of this topic.", metavar="TOPIC")]
+_Topic = Annotated[
+    str | None, option("Search", "Messages of this topic, with or without its namespace.", metavar="TOPIC")
+]
 _Group = Annotated[
     str | None, option("Search", "Messages that this producer or consumer group handled.", metavar="GROUP")
 ]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.message_id import ID_SHAPE
-from otel_mqtrace.model import KEY_SEPARATOR
+from otel_mqtrace.model import KEY_SEPARATOR, ResourceName, strip_prefixes
 from otel_mqtrace.wire.native import explode
 from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR, is_cuttable
 from otel_mqtrace.wire.native.dialects import writers_of
@@ -53,7 +54,7 @@ class Query:
 
     ``prefix`` is the beginning of a message id. ``topic``, ``group`` and ``outcome`` must hold for one row of the list:
     for the sends of one producer group, or the deliveries to one consumer group. ``texts`` is what to search for, as
-    given and as our encoder writes it: the ids, the prefix, the key, the topic or the group, whichever is given first.
+    given and as our encoder writes it: the ids, the prefix, the key, the bare topic or group, the first given.
     """
 
     msg_ids: frozenset[str] = frozenset()
@@ -65,7 +66,8 @@ class Query:
     texts: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        first = next((text for text in (self.prefix, self.key, self.topic, self.group) if text is not None), "")
+        names = (None if name is None else strip_prefixes(name) for name in (self.topic, self.group))
+        first = next((text for text in (self.prefix, self.key, *names) if text is not None), "")
         texts = self.msg_ids or frozenset({first})
         object.__setattr__(self, "texts", texts | {_encode_text(text) for text in texts})
 
@@ -87,8 +89,16 @@ class Query:
         if self.prefix is not None:
             return (bean.msg_id or "").startswith((self.prefix, _encode_text(self.prefix)))
         if self.topic is not None:
-            return bean.topic in self.texts
-        return self.group is None or trace_ctx.group_name in self.texts
+            return self.has_topic(bean.topic)
+        return self.has_group(trace_ctx.group_name)
+
+    def has_topic(self, topic: str | None) -> bool:
+        """Return whether the topic of a record is the one looked for, if any."""
+        return self.topic is None or _is_same_name(self.topic, topic)
+
+    def has_group(self, group: str | None) -> bool:
+        """Return whether the group of a record is the one looked for, if any."""
+        return self.group is None or _is_same_name(self.group, group)
 
     def selects(self, bean: TraceBean) -> bool:
         """Return whether the query selects a message of a record: by unique id, offset id, or key."""
@@ -107,6 +117,14 @@ class Query:
 def _encode_text(text: str) -> str:
     """Return ``text`` as the encoder writes it: without separators, in valid UTF-8."""
     return text.translate(_AS_WRITTEN).encode("utf-8", "replace").decode("utf-8")
+
+
+@lru_cache(maxsize=1024)
+def _is_same_name(given: str, written: str | None) -> bool:
+    """Return whether a record's topic or group is the given one; either may lack its namespace."""
+    return written is not None and any(
+        ResourceName.parse(text).is_same(ResourceName.parse(written)) for text in (given, _encode_text(given))
+    )
 
 
 def parse_query(

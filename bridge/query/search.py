@@ -67,9 +67,7 @@ def fits(story: MessageTimeline, query: Query) -> bool:
 
 
 def _has(row: Row, topics: Sequence[str], query: Query) -> bool:
-    if query.topic is not None and query.topic not in topics:
-        return False
-    if query.group is not None and query.group != row.group:
+    if not query.has_group(row.group) or not any(map(query.has_topic, topics or (None,))):
         return False
     if query.outcome is OutcomeFilter.RETRIED:
         return row.attempts > 1

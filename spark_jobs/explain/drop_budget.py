@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from otel_mqtrace.model import strip_prefixes
 from spark_jobs.columns import apply_to_distinct, is_true, runs_of
 from spark_jobs.judging.columns import LATEST, NullableInts, either
-from spark_jobs.schemas import LedgerRead, bare
+from spark_jobs.schemas import LedgerRead
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _group_alike(drops: Sequence[CountedDrop]) -> list[list[int]]:
     """Return the places of drops in groups that cover the same keys: the budget counts each group as one."""
     found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, drop in enumerate(drops):
-        group = drop.group and bare(drop.group)
+        group = drop.group and strip_prefixes(drop.group)
         found[drop.side, drop.service, group, drop.process, cells_of(drop), drop.of_start].append(place)
     return list(found.values())
 
@@ -156,7 +157,7 @@ class _DropIndex:
     """The drops, found by side and cell."""
 
     def __init__(self, drops: Sequence[CountedDrop]) -> None:
-        self._drops = [(drop, cells_of(drop), drop.group and bare(drop.group)) for drop in drops]
+        self._drops = [(drop, cells_of(drop), drop.group and strip_prefixes(drop.group)) for drop in drops]
         self._near: defaultdict[tuple[str, int | None], list[int]] = defaultdict(list)
         self._wide: defaultdict[str, list[int]] = defaultdict(list)
         for place, (drop, bucket, _) in enumerate(self._drops):
@@ -171,7 +172,7 @@ class _DropIndex:
     def find(self, loss: LostKeys) -> Iterator[tuple[int, _Rank]]:
         """Yield the drops that may cover a loss."""
         lost, _, group, process, cell = loss.group
-        group = group and bare(group)
+        group = group and strip_prefixes(group)
         for place in (*self._wide[lost], *self._near.get((lost, cell), ())):
             drop, bucket, of_group = self._drops[place]
             if (

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from otel_mqtrace.model import strip_prefixes
 from spark_jobs.columns import binary_bytes, hash_texts, is_known, is_true, map_values, mix
 from spark_jobs.judging.columns import NullableInts, bare_names, flatten_sides, is_equal
-from spark_jobs.schemas import SIDE_FIELDS, VERDICT, bare
+from spark_jobs.schemas import SIDE_FIELDS, VERDICT
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
@@ -153,12 +154,12 @@ class KeyedRows:
     def producers(self, *sides: str) -> Keys:
         """Return the keys of the producers of sends, client host with group, as the first of ``sides`` names them."""
         hosts = self._apply(_bare_host, "client_host", sides)
-        return self._join("producer", hosts, self._apply(bare, "group_name", sides)).where(self.is_publish)
+        return self._join("producer", hosts, self._apply(strip_prefixes, "group_name", sides)).where(self.is_publish)
 
     def producer_groups(self, *sides: str) -> Keys:
         """Return the keys of the groups of sends, as the first of ``sides`` names them."""
         # Writers treat namespaces and retry prefixes differently: they do not distinguish groups.
-        return self._join("producer group", self._apply(bare, "group_name", sides)).where(self.is_publish)
+        return self._join("producer group", self._apply(strip_prefixes, "group_name", sides)).where(self.is_publish)
 
     def _apply(self, rule: Callable[[str], str], name: str, sides: tuple[str, ...]) -> Keys:
         column = pc.coalesce(*(self.columns[f"{side}.{name}"] for side in sides))

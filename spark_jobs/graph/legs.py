@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import read_row_groups
-from otel_mqtrace.model import MessageType, TransactionState
+from otel_mqtrace.model import MessageType, ResourceName, TransactionState
 from spark_jobs.columns import (
     apply_to_distinct,
     as_rows,
@@ -30,7 +30,6 @@ from spark_jobs.columns import (
     take_rows,
 )
 from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_equal, least_text_per_group
-from spark_jobs.schemas import PREFIXES, bare
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
@@ -116,9 +115,9 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
         "identified": columns["msg_id"].is_valid(),
         "kind": _rename(columns["kind"], str),
         **_groups_and_services(columns),
-        "via": _rename(columns["topic"], lambda name: _prefix(name, 1)),
-        "namespace": _rename(columns["topic"], lambda name: _prefix(name, 2)),
-        "bare_topic": _rename(columns["topic"], lambda name: _bare(name[:_LONGEST_NAME])),
+        "via": _rename(columns["topic"], lambda name: _parse(name).via),
+        "namespace": _rename(columns["topic"], lambda name: _parse(name).namespace),
+        "bare_topic": _rename(columns["topic"], _bare),
         "event_ms": NullableInts.of(columns["event_ms"]).believable().to_arrow(),
         "busy_ms": (end - start).to_arrow(),
         "queue_ms": columns["queue_ms"],
@@ -136,7 +135,7 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
 
 def _groups_and_services(columns: Mapping[str, Column]) -> dict[str, Column]:
     return {
-        "group": _rename(columns["group"], lambda name: _bare(name[:_LONGEST_NAME])),
+        "group": _rename(columns["group"], _bare),
         "service": _rename(columns["otlp.service"], lambda name: name[:_LONGEST_NAME] or None),
     }
 
@@ -156,14 +155,13 @@ def _rename(column: Column, rule: Callable[[str], str | None]) -> Column:
     return map_values(column, rule, _TEXT).dictionary_encode()
 
 
-def _prefix(resource: str, number: int) -> str | None:
-    found = PREFIXES.match(resource[:_LONGEST_NAME])
-    return found[number] if found else None
+def _parse(resource: str) -> ResourceName:
+    return ResourceName.parse(resource[:_LONGEST_NAME])
 
 
 def _bare(resource: str) -> str | None:
     """Return a topic's or group's name without prefix and namespace; as it is where nothing would be left."""
-    return bare(resource) or resource or None
+    return _parse(resource).bare or resource[:_LONGEST_NAME] or None
 
 
 Owners: TypeAlias = "dict[tuple[str, str], Counter[str | None]]"

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
+from otel_mqtrace.model import strip_prefixes
 from spark_jobs.columns import begins_run, encode, is_known, is_true, map_values, mark, take_rows
-from spark_jobs.schemas import bare
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -133,8 +133,8 @@ def is_any_of(column: Column, words: Collection[str]) -> Mask:
 
 
 def bare_names(column: Column) -> Column:
-    """Return topics or groups as they are compared: writers treat namespaces and retry prefixes differently."""
-    return map_values(column, bare, pa.string())
+    """Return topics or groups as they are compared."""
+    return map_values(column, strip_prefixes, pa.string())
 
 
 def coalesce_rows(column: Column, choices: Sequence[Ints], first: Column | None = None) -> Column:

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from otel_mqtrace.model import strip_prefixes
 from spark_jobs.columns import apply_to_distinct, as_scalars, find_groups, is_known, is_true, join_codes, take_rows
 from spark_jobs.judging.columns import NullableInts, is_equal, is_near, maximum
 from spark_jobs.judging.identity import CONSUME, KINDS, PUBLISH
-from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS, VERDICT, bare
+from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS, VERDICT
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def compare_texts(native: str, otlp: str, plan: Plan) -> FieldVerdict:
 
 def compare_resources(native: str, otlp: str, plan: Plan) -> FieldVerdict:
     """Compare a topic or group without RocketMQ's namespace, retry and dead-letter prefixes."""
-    return FieldVerdict.EQUAL_NORMALISED if bare(native) == bare(otlp) else compare_texts(native, otlp, plan)
+    same = strip_prefixes(native) == strip_prefixes(otlp)
+    return FieldVerdict.EQUAL_NORMALISED if same else compare_texts(native, otlp, plan)
 
 
 def compare_hosts(native: str, otlp: str, plan: Plan) -> FieldVerdict:

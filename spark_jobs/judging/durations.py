@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import apply_to_distinct, as_rows, begins_run, is_known, is_true, runs_of
+from otel_mqtrace.model import strip_namespace
+from spark_jobs.columns import apply_to_distinct, as_rows, begins_run, is_known, is_true, map_values, runs_of
 from spark_jobs.judging.columns import NullableInts, either, is_equal
 from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
@@ -122,7 +123,7 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
     }
     for kind, (size, *names) in _NAMED.items():
         rows = np.flatnonzero(is_equal(verdicts["kind"], kind) & inside)
-        topics, groups = (verdicts[name].take(as_rows(rows)).fill_null("") for name in ("topic", "group"))
+        topics, groups = (_take_names(verdicts[name], rows) for name in _DELIVERED[:2])
         groups = groups if kind == Kind.CONSUME.value else pa.nulls(len(rows), pa.string())
         labels, like = apply_to_distinct(lambda *name: name, topics, groups)
         totals = {size: np.bincount(like, minlength=len(labels))}
@@ -135,13 +136,19 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
     return found
 
 
+def _take_names(column: Column, rows: Ints) -> Column:
+    """Return the topics or groups of some rows, without namespaces, which some writers leave out."""
+    return map_values(column.take(as_rows(rows)).fill_null(""), strip_namespace, pa.string())
+
+
 def find_messages(verdicts: Mapping[str, Column]) -> pa.Table:
     """Return ``topic``, ``group`` and ``msg_id`` of deliveries, each combination once."""
     inside = ~is_equal(verdicts["status"], Status.OUT_OF_SCOPE.value)
     is_delivery = is_equal(verdicts["kind"], Kind.CONSUME.value) & is_known(verdicts["msg_id"])
-    rows = pa.array(np.flatnonzero(inside & is_delivery))
-    found = pa.table({name: verdicts[name].take(rows).fill_null("") for name in _DELIVERED})
-    return found.group_by(_DELIVERED, use_threads=False).aggregate([])
+    rows = np.flatnonzero(inside & is_delivery)
+    found = {name: _take_names(verdicts[name], rows) for name in _DELIVERED[:2]}
+    found["msg_id"] = verdicts["msg_id"].take(as_rows(rows))
+    return pa.table(found).group_by(_DELIVERED, use_threads=False).aggregate([])
 
 
 def count_messages(durations: Durations, parts: Sequence[pa.Table]) -> None:

@@ -19,7 +19,7 @@ SHELF = Shelf(
         pub(msg_id="A1"),
         *consume("R1", T0 + 50, msg_id="A1", **FAILED),
         *consume("R2", T0 + 90, msg_id="A1", retry=1),
-        *consume("R3", T0 + 60, msg_id="A1", group="stock", **FAILED),
+        *consume("R3", T0 + 60, msg_id="A1", group="ns1%stock", **FAILED),
         pub(T0 + 100, msg_id="A2", topic="refunds"),
         *consume("R4", T0 + 150, msg_id="A2", topic="refunds", **FAILED),
         pub(T0 + 200, msg_id="B3"),
@@ -32,7 +32,10 @@ FOUND = {
     "prefix": ({"msg_id": "A*"}, ["A1", "A2"]),
     "id with the blanks that it was copied with": ({"msg_id": " A1\n"}, ["A1"]),
     "topic": ({"topic": "refunds"}, ["A2"]),
-    "group": ({"group": "stock"}, ["A1"]),
+    "topic whose namespace the record lacks": ({"topic": "ns1%refunds"}, ["A2"]),
+    "group without its namespace": ({"group": "stock"}, ["A1"]),
+    "group of another namespace": ({"group": "ns2%stock"}, []),
+    "failed deliveries of a namespace": ({"group": "ns1%stock", "outcome": OutcomeFilter.FAILED}, ["A1"]),
     "failed deliveries of billing": ({"group": "billing", "outcome": OutcomeFilter.FAILED}, ["A2"]),
     "failed": ({"outcome": OutcomeFilter.FAILED}, ["A1", "A2"]),
     "retried": ({"outcome": OutcomeFilter.RETRIED}, ["A1"]),
@@ -70,9 +73,9 @@ def test_rows_tell_the_last_outcome_and_the_failed_attempts():
     assert [(row.role, row.group, row.outcome.value, row.attempts, row.failed) for row in rows] == [
         ("producer", "shop", "success", 1, 0),
         ("consumer", "billing", "success", 2, 1),
-        ("consumer", "stock", "failed", 1, 1),
+        ("consumer", "ns1%stock", "failed", 1, 1),
     ]
-    assert [row.group for row in rows_of(story, Query(outcome=OutcomeFilter.FAILED))] == ["stock"]
+    assert [row.group for row in rows_of(story, Query(outcome=OutcomeFilter.FAILED))] == ["ns1%stock"]
 
 
 def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():

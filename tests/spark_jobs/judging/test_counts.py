@@ -46,7 +46,7 @@ def verdicts():
         events += delivery(msg_id, at_ms=100)
         events += [consumed(msg_id)] if number >= LOST else []
         if number % 2:
-            failed = {"attempt": "A2", "at_ms": 5_000, "success": False, "context_code": "FAILED"}
+            failed = {"attempt": "A2", "at_ms": 5_000, "success": False, "group": "ns1%billing"}
             events += delivery(msg_id, **failed, retry_times=1)
             events += [consumed(msg_id, **failed, retry_times=1)]
     return verdicts_on(events)
