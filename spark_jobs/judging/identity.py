@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, take_rows
-from spark_jobs.judging.columns import is_equal, least_text_per_group
+from spark_jobs.judging.columns import bare_names, is_equal, least_text_per_group
 from spark_jobs.schemas import MENTION
 from spark_jobs.taxonomy import Kind
 
@@ -87,15 +87,15 @@ IDENTITY_COLUMNS: Final = (
 def identify(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Ints:
     """Return a number that is equal on both sides for one event of one message.
 
-    publish: the offset id, else the start. consume: group and attempt. transaction_end: transaction, state, check and
-    start (a broker may check, and so end, one transaction again and again). recall: topic and start (a second recall
-    of one message is another event). Rows of writers that record none of this are only like themselves: pairing is
-    for them.
+    publish: the offset id, else the start. consume: group (without prefixes) and attempt. transaction_end: transaction,
+    state, check and start (a broker may check, and so end, one transaction again and again). recall: topic and start (a
+    second recall of one message is another event). Rows of writers that record none of this are only like themselves:
+    pairing is for them.
     """
     found, size = np.full(len(kinds), -1, np.int32), 0
     for mask, fields in _find_cases(events, kinds, is_native).values():
         rows = np.flatnonzero(mask)
-        coded = [encode(_without_null_texts(events[field])) for field in fields]
+        coded = [encode(_make_comparable(events, field)) for field in fields]
         examples, like = find_groups(join_codes(*((one.values[rows], one.room) for one in coded)))
         found[rows] = like + size
         size += len(examples)
@@ -112,7 +112,7 @@ def name_identities(events: Mapping[str, Column], keys: Column, kinds: Ints, is_
     rest = ~np.logical_or.reduce([np.zeros(len(kinds), bool), *(mask for mask, _ in cases.values())])
     found = _join_own(events, keys) if rest.any() else pa.nulls(len(kinds), pa.string())
     for name, (mask, fields) in cases.items():
-        texts = [events[field].cast(pa.string()).fill_null("") for field in fields]
+        texts = [_make_comparable(events, field).cast(pa.string()).fill_null("") for field in fields]
         found = pc.if_else(pa.array(mask), pc.binary_join_element_wise(name, *texts, "/"), found)
     return found
 
@@ -135,7 +135,10 @@ def _find_cases(events: Mapping[str, Column], kinds: Ints, is_native: Mask) -> d
     return {name: case for name, case in cases.items() if case[0].any()}
 
 
-def _without_null_texts(column: Column) -> Column:
+def _make_comparable(events: Mapping[str, Column], field: str) -> Column:
+    column = events[field]
+    if field == "group_name" and any("%" in name for name in encode(column).words):
+        column = bare_names(column)
     is_text = column.null_count and pa.types.is_string(getattr(column.type, "value_type", column.type))
     return column.cast(pa.string()).fill_null("") if is_text else column
 

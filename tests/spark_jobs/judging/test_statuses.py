@@ -72,6 +72,12 @@ STORIES = {
         "MATCHED_EXACT",
         keys=2,
     ),
+    "one request id in a group whose namespace a side cuts off is one key": Story(
+        [*delivery("M"), consumed("M", group="ns1%billing")],
+        "MATCHED_NORMALISED",
+        also={"key_level": 1},
+        fields={"group_name": "EQUAL_NORMALISED"},
+    ),
     "the native wire carries no topic of a delivery: not comparable, and taken from the send": Story(
         [*both("M"), *delivery("M"), consumed("M", topic=None)],
         "MATCHED_EXACT",
