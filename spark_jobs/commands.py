@@ -358,7 +358,7 @@ def _run(
     from bridge.page.markup import check_template  # noqa: PLC0415  (as below)
     from spark_jobs.report import files, html, samples  # noqa: PLC0415  (Jinja, of the optional extra)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
-    from spark_jobs.terminal import QUIET_S, print_summary, show_progress  # noqa: PLC0415  (rich)
+    from spark_jobs.terminal import print_summary, show_progress  # noqa: PLC0415  (rich)
 
     warn_of_orphans(options.native)
     template = link_template and check_template(link_template, samples.LINK_FIELDS)
@@ -381,8 +381,7 @@ def _run(
                 kept = [f"{keys:,} {name.replace('_', ' ')}" for name, keys in sorted(result.lifecycle.items()) if keys]
                 typer.echo(f"run {result.run}: {result.verdict}, {', '.join(kept) or 'nothing open'}")
 
-    quiet_s = QUIET_S if every_ms is None else None  # the log of a service names runs, not stages
-    with local_sources(options.otlp) as spans, show_progress(quiet_s=quiet_s) as progress:
+    with local_sources(options.otlp) as spans, show_progress() as progress:
         options = replace(options, otlp=spans)
         if stream:
             from spark_jobs.jobs import stream as streaming  # noqa: PLC0415  (Spark, of the optional extra)

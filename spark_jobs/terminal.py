@@ -18,7 +18,6 @@ from spark_jobs.report.wording import count, duration, percent, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import IO
 
     from bridge.storage import AnyPath
     from spark_jobs.report.result import Result
@@ -117,8 +116,6 @@ def _gates(result: Result) -> Table:
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 _EVERY_S: Final = 0.25
-QUIET_S: Final = 60
-"""How long a run may take before its stages are lines in a pipe."""
 
 
 class Tasks(NamedTuple):
@@ -130,20 +127,15 @@ class Tasks(NamedTuple):
 
 @contextmanager
 def show_progress(
-    *,
-    console: Console | None = None,
-    tasks: Callable[[], Tasks | None] | None = None,
-    quiet_s: float | None = QUIET_S,
+    *, console: Console | None = None, tasks: Callable[[], Tasks | None] | None = None
 ) -> Iterator[Callable[[str], None]]:
-    """Show progress until the block ends; the caller names each stage as it begins.
+    """Show progress on a terminal until the block ends; the caller names each stage as it begins.
 
-    ``tasks`` returns the tasks of Spark, or ``None`` if they cannot be counted. Where there is no terminal, each stage
-    that runs ``quiet_s`` seconds after the begin or later is a line; with ``None`` none is.
+    ``tasks`` returns the tasks of Spark, or ``None`` if they cannot be counted.
     """
     screen = console or Console(stderr=True)
     if not screen.is_terminal:
-        with _print_stages(screen.file, quiet_s) as name_stage:
-            yield name_stage
+        yield lambda _stage: None
         return
     with progress_bar("starting", console=screen) as show:
         over = threading.Event()
@@ -156,30 +148,6 @@ def show_progress(
         finally:
             over.set()
             follower.join()
-
-
-@contextmanager
-def _print_stages(file: IO[str], quiet_s: float | None) -> Iterator[Callable[[str], None]]:
-    stage = "starting"
-
-    def print_stage() -> None:
-        file.write(f"mqtrace: {stage}\n")
-        file.flush()
-
-    def name_stage(now: str) -> None:
-        nonlocal stage
-        stage = now
-        if timer.finished.is_set():
-            print_stage()
-
-    timer = threading.Timer(quiet_s or 0, print_stage)
-    timer.daemon = True
-    if quiet_s is not None:
-        timer.start()
-    try:
-        yield name_stage
-    finally:
-        timer.cancel()
 
 
 def _follow(show: Callable[..., None], over: threading.Event, tasks: Callable[[], Tasks | None]) -> None:

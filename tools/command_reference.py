@@ -32,8 +32,7 @@ def command_line_page() -> str:
         "Errors are a single line on standard error that begins with `mqtrace: error:` and names the fix.",
         "Each command lists its exit codes. SIGTERM is 143 and SIGHUP 129 where SIGINT is 130. `decode`, `encode` and",
         "the streams of `inspect` end with 141 if the reader of their output, such as `head`, ends first.",
-        "Progress is drawn on a terminal only; `NO_COLOR` is respected. In a pipe a run of more than a minute names",
-        "its stages on standard error.",
+        "Progress is drawn on a terminal only; `NO_COLOR` is respected.",
     ]
     points = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"][COMMAND_GROUP]
     for name in sorted(points):

@@ -2,8 +2,8 @@
 
 Lines are appended to ``runs.jsonl``, of which the last 1,000 are kept once there are 2,000. Its last whole line counts,
 so a run that failed or was killed leaves nothing.
-``open/run=<number>`` holds the ``open_files`` of that line: ``events`` (``EVENT`` of open keys), ``closed`` (``CLOSED``,
-the positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
+``open/run=<number>`` holds the ``open_files`` of that line: ``events`` (``EVENT`` of open keys), ``closed``
+(``CLOSED``, the positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
 """
 
 from __future__ import annotations
