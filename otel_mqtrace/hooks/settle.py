@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span
 
     from otel_mqtrace.hooks.send import SendCall
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
@@ -289,63 +288,41 @@ class TransactionHook:
             self._end.ended(bean_of(call.attributes), state, start_ns=start_ns, creation=call.span_context)
 
 
-@dataclass(slots=True)
-class RecallCall(SingleEnd):
-    """One recall under way."""
-
-    span: Span
-    start_ns: int
-
-
 class RecallHook(ClientHook):
-    """``before`` opens a ``recall T`` CLIENT span of a delayed message, ``after`` ends it. Neither ever raises.
-
-    As ``DefaultRecallMessageTraceHook`` of apache/rocketmq.
-    """
+    """Records one ``recall T`` CLIENT span per recall, as RocketMQ's DefaultRecallMessageTraceHook. Never raises."""
 
     def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
         self._constant = {**info.attributes(), **tracing.producer_operation(TraceType.RECALL, info)}
 
-    @guarded("RecallHook.before")
-    def before(self, topic: str) -> RecallCall | None:
-        """Open the span; ``None`` when ``topic`` is not traced now."""
-        tracing = self._tracing
-        if not tracing.is_traced(topic):
-            return None
-        start_ns = tracing.clock.wall_ns()
-        attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
-        span = tracing.start_span(
-            _RECALL, topic, context=context.get_current(), attributes=attributes, start_ns=start_ns
-        )
-        return RecallCall(span, start_ns)
-
-    @guarded("RecallHook.after")
-    def after(
+    @guarded("RecallHook.recalled")
+    def recalled(  # noqa: PLR0913 - when and where it began, and what the broker answered, each fact by its name
         self,
-        call: RecallCall | None,
+        topic: str,
         *,
+        start_ns: int,
+        current_ctx: Context,
         msg_id: str | None = None,
         error: str | None = None,
         description: str | None = None,
         exception: BaseException | None = None,
     ) -> None:
-        """End the span of ``call``, once; ``error`` is its ``error.type``, by default the class of ``exception``."""
-        if call is None or not call.try_end():
-            return
+        """Record that a recall is over; ``error`` is its ``error.type``, by default the class of ``exception``."""
+        tracing = self._tracing
         if error is None and exception is not None:
             error = type(exception).__qualname__
-        end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
-        answer: Attributes = {
-            semconv.MQTRACE_COST_TIME: compute_cost_ms(call.start_ns, end_ns),
+        end_ns = max(tracing.clock.wall_ns(), start_ns)
+        attributes: Attributes = {
+            **self._constant,
+            semconv.MESSAGING_DESTINATION_NAME: topic,
+            semconv.MQTRACE_COST_TIME: compute_cost_ms(start_ns, end_ns),
             semconv.MQTRACE_SUCCESS: error is None,
-            semconv.MQTRACE_REQUEST_ID: self._tracing.new_id(),
+            semconv.MQTRACE_REQUEST_ID: tracing.new_id(),
         }
         if msg_id is not None:
-            answer[semconv.MESSAGING_MESSAGE_ID] = msg_id
+            attributes[semconv.MESSAGING_MESSAGE_ID] = msg_id
         if error is not None:
-            answer[semconv.ERROR_TYPE] = error
-        try:
-            if error is not None:
-                record_failure(call.span, description, exception)
-        finally:
-            self._tracing.end_span(call.span, end_ns, answer)
+            attributes[semconv.ERROR_TYPE] = error
+        span = tracing.start_span(_RECALL, topic, context=current_ctx, attributes=attributes, start_ns=start_ns)
+        if error is not None:
+            record_failure(span, description, exception)
+        tracing.end_span(span, end_ns, {})

@@ -34,9 +34,8 @@ from otel_mqtrace.spans.mapping import bean_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_mqtrace.clients.patching import Wrappers
+    from otel_mqtrace.clients.patching import Observe, Wrappers
     from otel_mqtrace.hooks.send import SendCall
-    from otel_mqtrace.hooks.settle import RecallCall
     from otel_mqtrace.hooks.tracing import Tracing
 
 _STATES: Final[Mapping[int, TransactionState]] = {
@@ -151,22 +150,30 @@ def _traced_recall(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def recall_message(self: Any, topic: Any, *args: Any, **kwargs: Any) -> Any:
-        state = _producer_state(self)
-        call = None if state is None else state.recall.before(topic)
-        if state is None or call is None:
+        observe = _begin_recall(self, topic)
+        if observe is None:
             return original(self, topic, *args, **kwargs)
-        observe = functools.partial(_recalled, state.recall, call)
         return observe_call(lambda: original(self, topic, *args, **kwargs), observe, context.get_current())
 
     return recall_message
 
 
 @guarded("rocketmq.recall")
-def _recalled(hook: RecallHook, call: RecallCall, msg_id: Any, exception: BaseException | None) -> None:
+def _begin_recall(producer: Any, topic: str) -> Observe | None:
+    state = active.state_of(producer, _ProducerState)
+    if state is None or not state.tracing.is_traced(topic):
+        return None
+    hook = state.recall
+    record = functools.partial(hook.recalled, topic, start_ns=hook.now_ns(), current_ctx=context.get_current())
+    return functools.partial(_recalled, record)
+
+
+@guarded("rocketmq.recall")
+def _recalled(record: Callable[..., None], msg_id: Any, exception: BaseException | None) -> None:
     if exception is None:
-        hook.after(call, msg_id=str(msg_id) if msg_id else None)
+        record(msg_id=str(msg_id) if msg_id else None)
     else:
-        hook.after(call, **describe_failure(exception))
+        record(**describe_failure(exception))
 
 
 # -- the broker checks a transaction --------------------------------------------------------------------------------

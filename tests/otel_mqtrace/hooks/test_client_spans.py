@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
+from opentelemetry.context import get_current
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 
@@ -211,13 +212,11 @@ def test_send_that_joins_a_transaction_has_its_end_if_it_was_sent_in_it(tracing,
     [({"msg_id": "0102"}, None, True), ({"exception": ValueError("too late")}, "ValueError", False)],
     ids=["recalled", "failed"],
 )
-def test_recall_has_a_record_of_its_own_and_ends_once(tracing_with, spans, clock, answer, error, success):
-    info = ClientInfo(system="rocketmq", group_name="reminders-producer")
-    hook = RecallHook(tracing=tracing_with(), info=info)
-    call = hook.before("reminders")
+def test_recall_has_a_record_of_its_own(tracing_with, spans, clock, answer, error, success):
+    hook = RecallHook(tracing=tracing_with(), info=ClientInfo(system="rocketmq", group_name="reminders-producer"))
+    start_ns = clock.wall_ns()
     clock.advance(ms=7)
-    for ended, its_answer in ((call, answer), (call, {"msg_id": "late"}), (None, answer)):
-        hook.after(ended, **its_answer)
+    hook.recalled("reminders", start_ns=start_ns, current_ctx=get_current(), **answer)
     span = spans.take("recall reminders")
     record = trace_context_of(span)
     assert (record.trace_type, record.success, record.cost_ms) == (TraceType.RECALL, success, 7)
