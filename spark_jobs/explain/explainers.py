@@ -24,6 +24,7 @@ from spark_jobs.judging.columns import NullableInts, bare_names, flatten_sides, 
 from spark_jobs.policy.profiles import (
     CALL_WITHOUT_REGION,
     LITE_PULL,
+    NAMED_LIKE_TRACE_TOPIC,
     NO_TRACE_CONTEXT,
     PRODUCER_NOT_TRACED,
     TRACE_OFF,
@@ -75,6 +76,7 @@ def _by_design(design: ByDesign, find: Callable[[ResidueRows], rules.Found], **o
 
 
 EXPLAINERS: Final = (
+    _by_design(NAMED_LIKE_TRACE_TOPIC, rules.find_named_like_trace_topic, excludes=rules.is_carried),
     _by_design(NO_TRACE_CONTEXT, rules.find_untraced_sends),
     _by_design(
         PRODUCER_NOT_TRACED,

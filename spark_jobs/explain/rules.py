@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import encode, is_known, is_true, join_codes
+from spark_jobs.columns import encode, is_known, is_true, join_codes, map_values
 from spark_jobs.explain.evidence import NEXT_IDS
 from spark_jobs.explain.keys import COUNTER_VALUES
 from spark_jobs.judging.columns import NullableInts, bare_names, either, is_any_of, is_equal
@@ -176,6 +176,14 @@ def confirm_producers(residue: Residue) -> Mask:
     values, known = np.asarray(producers.fill_null(0)), is_known(producers)
     keys, counts = np.unique(values[known & residue.is_found(find_untraced_sends)], return_counts=True)
     return known & np.isin(values, keys[counts >= _PROVING_SENDS])
+
+
+def find_named_like_trace_topic(rows: ResidueRows) -> Found:
+    """Return the sends to topics without any record whose name begins like a trace topic that was read."""
+    names = tuple(filter(None, rows.facts.trace_topics))
+    is_alike = map_values(rows.columns["topic"], lambda topic: topic.startswith(names), pa.bool_())
+    is_sent = rows.is_alone("otlp") & rows.is_publish
+    return is_sent & is_true(is_alike) & rows.evidence_of("name").has_none("native")
 
 
 # -- deliveries that RocketMQ does not record -------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Facts:
     ``first`` is the first event of each side; ``named`` counts, per side and kind, the events that name their topic
     (publish) or group (consume). ``horizon_ms`` is ``None`` when a side is empty: then nothing can be settled.
     ``has_earlier_input``: it includes all that earlier runs of the history read. ``read_again_from_ms``: the next run
-    reads events from then on again; ``None`` if it reads none.
+    reads events from then on again; ``None`` if it reads none. ``trace_topics`` are those that records were read from.
     """
 
     first_ms: int | None = None
@@ -74,6 +74,7 @@ class Facts:
     named: Mapping[tuple[str, str], int] = field(default_factory=dict)
     has_earlier_input: bool = False
     read_again_from_ms: int | None = None
+    trace_topics: tuple[str, ...] = ()
 
 
 def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = ()) -> Survey:

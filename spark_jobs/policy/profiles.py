@@ -149,6 +149,11 @@ def _unrecorded(rule: str, description: str, **fields: Any) -> ByDesign:
     )
 
 
+NAMED_LIKE_TRACE_TOPIC: Final = _unrecorded(
+    "rocketmq_skips_topics_named_like_the_trace_topic",
+    "a topic whose name begins like RocketMQ's trace topic, or, without any record, like the one read",
+    when=_is_named_like_the_trace_topic,
+)
 _FROM_THE_KEY: Final = (
     _spanless(
         "java_agent_makes_no_span_for_transaction_end",
@@ -164,11 +169,7 @@ _FROM_THE_KEY: Final = (
         "a one-way send: its span has no message id, or has it from a captured property only",
         when=_is_one_way_send,
     ),
-    _unrecorded(
-        "rocketmq_skips_topics_named_like_the_trace_topic",
-        "a topic whose name begins like the trace topic's",
-        when=_is_named_like_the_trace_topic,
-    ),
+    NAMED_LIKE_TRACE_TOPIC,
     _unrecorded(
         BATCH_SENT, "the delivery of a message that was sent in a batch", when=_is_delivery_of_batch, since=(5, 3, 1)
     ),

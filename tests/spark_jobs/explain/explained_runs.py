@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ BUCKETS = 11
 def explain_events(events: list[dict[str, Any]], *, policy: Policy) -> list[dict[str, Any]]:
     buckets = split_by_message(verdicts_on(events, policy=policy))
     traffic = pa.Table.from_pylist([row for row in events if row["scope"] == "TRACE_TRAFFIC"], schema=EVENT)
-    given = explain_buckets(buckets, traffic, policy, facts_of(events, policy))
+    facts = replace(facts_of(events, policy), trace_topics=("trace-of-orders", ""))
+    given = explain_buckets(buckets, traffic, policy, facts)
     return rows_with(pa.concat_tables(buckets), given)
 
 

@@ -142,11 +142,15 @@ def _same_place() -> list:
 def answers():
     silent = [taken(f"QUIET{number}", group="quiet", at_ms=80_000 + 2_000 * number) for number in range(20)]
     events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *silent, *ends()]
+    events += sent(0x900, at_ms=8_000, traced=False, topic="trace-of-orders-2")
+    for number in range(3):
+        events += sent(0xA00 + 9 * number, at_ms=8_500 + 500 * number, traced=number != 1, topic="trace-of-orders")
     events.append(event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS))
     return explained(events, lambda row: (row["msg_id"], row["kind"], row["event_ms"] - START_MS))
 
 
 UNTRACED = ("BY_DESIGN", "producer_made_no_trace_context")
+NAMED_LIKE_TRACE_TOPIC = ("BY_DESIGN", "rocketmq_skips_topics_named_like_the_trace_topic")
 UNEXPLAINED = ("UNEXPLAINED", None)
 LOST_CALL = ("BY_DESIGN", "rocketmq_records_no_call_that_ends_with_a_batch_sent_message")
 DEGRADED = ("KEY_DEGRADED", "partner_without_id")
@@ -157,6 +161,8 @@ REASONS = {
     "lost send that another overlaps": (uid(0x400, at_ms=4_000), 4_000, UNEXPLAINED),
     "lost send before a one-way send": (uid(0x600, at_ms=6_000), 6_000, UNEXPLAINED),
     "lost send to a topic of a namespace": (uid(0x800, at_ms=7_000), 7_000, UNEXPLAINED),
+    "send to a topic named like the trace topic": (uid(0x900, at_ms=8_000), 8_000, NAMED_LIKE_TRACE_TOPIC),
+    "lost send to such a topic with records": (uid(0xA09, at_ms=9_000), 9_000, UNEXPLAINED),
     "lost delivery to a group of a namespace": ("SPACED", 19_000, UNEXPLAINED),
     "call that ends with a batch-sent message": ("PLAIN", 21_000, LOST_CALL),
     "lost delivery behind a batch-sent message": ("OTHER", 22_000, UNEXPLAINED),
