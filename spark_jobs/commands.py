@@ -107,22 +107,33 @@ def _read_client_config(path: Path | None, sources: Iterable[str]) -> dict[str, 
 
 
 # -- the options -------------------------------------------------------------------------------------------------------
-_NATIVE_HELP: Final = "Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."
-_OTLP_HELP: Final = (
-    "OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; several may follow."
-)
-Native = Annotated[list[str] | None, option("Input", f"Required. {_NATIVE_HELP}", show_default=False, metavar="SRC…")]
-Otlp = Annotated[list[str] | None, option("Input", f"Required. {_OTLP_HELP}", show_default=False, metavar="SRC…")]
-Out = Annotated[
-    Path | None,
+Native = Annotated[
+    list[str] | None,
     option(
-        "Output",
-        "Required. Directory for the verdicts and the reports.",
-        parser=partial(parse_directory, option="--out"),
+        "Input",
+        "Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
         show_default=False,
-        metavar="DIR",
+        metavar="SRC…",
     ),
 ]
+Otlp = Annotated[
+    list[str] | None,
+    option(
+        "Input",
+        "OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
+        "several may follow.",
+        show_default=False,
+        metavar="SRC…",
+    ),
+]
+_OUT: Final = option(
+    "Output",
+    "Directory for what the run writes.",
+    parser=partial(parse_directory, option="--out"),
+    show_default=False,
+    metavar="DIR",
+)
+Out = Annotated[Path | None, _OUT]
 Ledger = Annotated[
     list[str] | None,
     option(
@@ -273,6 +284,8 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     print_policy: PrintPolicy = False,
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, duplicated, late or different.
+
+    It needs --native, --otlp and --out, but none of them with --print-policy.
 
     Exit codes: 0 pass, 1 a gate failed, 2 wrong usage or unreadable input, 3 the counts do not balance,
     4 inconclusive, 130 interrupted.
@@ -485,42 +498,17 @@ def inspect(  # noqa: PLR0913 - one parameter for each option
 
 
 # -- graph -------------------------------------------------------------------------------------------------------------
-GraphNative = Annotated[list[str] | None, typer.Option(help=_NATIVE_HELP, metavar="SRC")]
-GraphOtlp = Annotated[list[str] | None, typer.Option(help=_OTLP_HELP, metavar="SRC")]
-GraphOut = Annotated[
-    Path,
-    typer.Option(
-        parser=partial(parse_directory, option="--out"), help="Directory for the graph's files.", metavar="DIR"
-    ),
-]
-GraphGrace = Annotated[
-    int | None,
-    typer.Option(
-        "--grace",
-        parser=partial(parse_duration_ms, name="--grace"),
-        help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s.",
-        metavar="DURATION",
-    ),
-]
-GraphNativeWriter = Annotated[
-    str,
-    typer.Option(
-        help="Who wrote the native trace; auto detects nothing here and means mqtrace.",
-        metavar="auto|mqtrace|rocketmq[-VERSION]",
-    ),
-]
-GraphAsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of where the files are.")]
+GraphAsJson = Annotated[bool, option("Output", "Print graph.json instead of where the files are.", "--json")]
 
 
 def graph(  # noqa: PLR0913  (an option each; the contract's list)
     *,
-    native: GraphNative = None,
-    otlp: GraphOtlp = None,
-    out: GraphOut,
+    native: Native = None,
+    otlp: Otlp = None,
+    out: Annotated[Path, _OUT],
     begin_ms: Begin = None,
     end_ms: End = None,
-    grace_ms: GraphGrace = None,
-    native_writer: GraphNativeWriter = "mqtrace",
+    grace_ms: Grace = None,
     master: Master = None,
     driver_memory: DriverMemory = "1g",
     conf: Conf = None,
@@ -551,7 +539,6 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         begin_ms=begin_ms,
         end_ms=end_ms,
         grace_ms=grace_ms,
-        native_writer=native_writer,
         master=master,
         driver_memory=driver_memory,
         reading=build_reading(msg_type_map, otlp_format, charset, client_config, [*(native or ()), *(otlp or ())]),

@@ -68,7 +68,6 @@ def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progr
     opened = open_engine(name, options, progress=progress, description="mqtrace graph")
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as engine:
         work = made.absolute()
-        how = replace(how, native_writer=policy.native_writer)
         native, otlp = read_sides(engine, *inputs, work, options=how, progress=progress)
         if native.sources and otlp.sources:
             named = with_message_ids(engine, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)

@@ -71,7 +71,7 @@ def test_malformed_and_cut_off_lines_are_counted_as_not_drawn(tmp_path, capsys):
 def recorded(tmp_path_factory):
     def draw(*sides: str):
         sources = {side: (str(DUAL / "app-4.9.8-dup" / f"{side}.jsonl"),) for side in sides}
-        return run(ReconcileOptions(**sources, out=tmp_path_factory.mktemp("app"), grace_ms=0, native_writer="mqtrace"))
+        return run(ReconcileOptions(**sources, out=tmp_path_factory.mktemp("app"), grace_ms=0))
 
     return {sides: draw(*sides) for sides in (("native",), ("otlp",), ("native", "otlp"))}
 
