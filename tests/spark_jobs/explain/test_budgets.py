@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from spark_jobs.explain import budgets
 from spark_jobs.explain.drop_budget import CELL_MS, LossGroup, LostKeys
-from spark_jobs.explain.keys import is_residue, narrow
+from spark_jobs.explain.explainers import NO_REASONS
+from spark_jobs.explain.keys import RESIDUE, is_residue, narrow
+from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
 from spark_jobs.sums import sum_of
@@ -116,6 +118,14 @@ def test_surplus_of_a_counter_is_reported(outcome):
     assert sum(row["reason"] == "DROP_ATTRIBUTED" for row in outcome.rows) == 21
     assert all(line.counted == line.attributed + line.surplus for line in report.lines)
     assert sum(drop.count for drop in outcome.budgets.used()) == 21
+
+
+@pytest.mark.parametrize(("waiting", "kept"), [(0, []), (1, [5])])
+def test_unused_drops_of_an_earlier_run_are_kept_while_one_of_its_keys_waits(waiting, kept):
+    read, earlier = LedgerRead(drops=(drop("otlp", 3),)), [drop("native", 5)]
+    spent = budgets.Budgets(read, policy=read_policy(None), facts=Facts(), earlier=earlier)
+    spent.spend(RESIDUE.empty_table(), NO_REASONS, budgets.Settled(waiting=waiting))
+    assert [each.count for each in spent.used()] == kept
 
 
 def test_notes_of_a_ledger_name_what_its_counts_cannot_cover():

@@ -87,7 +87,7 @@ def _calls() -> list:
 
 
 def _without_ids() -> list:
-    span = {"group": "odd", "attempt": None, "topic": "odd", "service": "odd", "writer": "other"}
+    span = {"group": "ns1%odd", "attempt": None, "topic": "odd", "service": "odd", "writer": "other"}
     return [
         *(publish(side, "PAIRED", at_ms=30_000, topic="odd") for side in ("native", "otlp")),
         *delivery("N1", group="odd", at_ms=30_500),
@@ -267,11 +267,11 @@ SILENT_SERVICE = ("WRITER_SILENT", "service and topic")
 
 @pytest.fixture(scope="module")
 def older_answers():
-    off = [taken("OFF", group=group, at_ms=200_000) for group in TWO_GROUPS]
+    off = [taken("OFF", group=group, at_ms=200_000 + n) for n, group in enumerate((*TWO_GROUPS, "ns1%billing"))]
     half_off = [taken("HALF", group=group, at_ms=210_000) for group in TWO_GROUPS]
     half_off += delivery("HALF", group="shipping", at_ms=210_000)
     only = [taken("ONLY", group=group, at_ms=188_000) for group in ("billing", "ns1%billing")]
-    burst = [taken(f"BURST{n}", group=group, at_ms=205_000 + 10 * n) for n in range(5) for group in TWO_GROUPS]
+    burst = [taken(f"BURST{n}", group=f"ns1%{group}", at_ms=205_000 + 10 * n) for n in range(5) for group in TWO_GROUPS]
     seen = [
         row
         for n, group in enumerate(TWO_GROUPS)
@@ -290,10 +290,13 @@ def older_answers():
 
 
 OLDER_REASONS = {
-    "message that no group recorded": ("OFF", TWO_GROUPS, TRACE_OFF),
+    "message that no group recorded": ("OFF", (*TWO_GROUPS, "ns1%billing"), TRACE_OFF),
     "message that one of two groups recorded": ("HALF", ("billing",), UNEXPLAINED),
     "message of one group, by two names": ("ONLY", ("billing", "ns1%billing"), UNEXPLAINED),
-    **{f"burst {n} that no group recorded": (f"BURST{n}", TWO_GROUPS, UNEXPLAINED) for n in range(5)},
+    **{
+        f"burst {n} that no group recorded": (f"BURST{n}", ("ns1%billing", "ns1%shipping"), UNEXPLAINED)
+        for n in range(5)
+    },
     "span before the other input begins": ("EARLY", (None,), ("LATE_BEYOND_RETENTION", "before_first_native")),
     "service without any record, though others send to its topic": (MUTE_SENDS["mute"], (None,), SILENT_SERVICE),
     "fewer than ten sends of a service, and no record of them": (MUTE_SENDS["rare"], (None,), UNEXPLAINED),
