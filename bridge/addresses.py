@@ -14,7 +14,8 @@ from enum import Enum
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import SCHEMES, StorePath, as_path, can_use_hadoop, open_store
+from bridge.storage.paths import StorePath, as_path
+from bridge.storage.stores import SCHEMES, can_use_hadoop, open_store
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
@@ -23,7 +24,7 @@ from otel_mqtrace.landing import IN_PROGRESS_SUFFIX, claim
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
 
 
 class NothingThereError(UsageError):

@@ -26,7 +26,7 @@ from bridge.addresses import (
 )
 from bridge.commands import option, parse_charset, warn_of_orphans
 from bridge.page.wording import join_words, plural, visible
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
 from spark_jobs.exchange.workers import started_early
@@ -34,7 +34,7 @@ from spark_jobs.exchange.workers import started_early
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.report.graph import Graph

@@ -26,7 +26,7 @@ from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.otlp.values import attribute_text
 from bridge.page.wording import plural, visible
-from bridge.storage import DamagedInputError
+from bridge.storage.paths import DamagedInputError
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.decode import decode_body
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from bridge.addresses import Address
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
 
 _Position: TypeAlias = "dict[str, Any]"  # path and line of a ``BadPiece``
 _MOST_WRITERS: Final = 3

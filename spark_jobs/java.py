@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import find_javas, write_atomically
+from bridge.storage.paths import write_atomically
+from bridge.storage.stores import find_javas
 from otel_mqtrace._errors import MqTraceError, PeerError, describe_install
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from bridge.addresses import check_stores
-from bridge.storage import use_settings
+from bridge.storage.stores import use_settings
 from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError, PeerError, UsageError, describe_reason
 from otel_mqtrace._program import search_path
 from spark_jobs.java import find_java, has_pyspark

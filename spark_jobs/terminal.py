@@ -19,7 +19,7 @@ from spark_jobs.report.wording import count, duration, percent, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.report.result import Result
 
 _STYLES: Final = {

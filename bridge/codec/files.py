@@ -18,7 +18,7 @@ from bridge.addresses import Kind, expand_files, is_pipe, parse_address, refuse_
 from bridge.codec.framing import BadBody, Framing, find_framing, may_hold_bodies, read_landed, refuse_spans, unreadable
 from bridge.codec.records_json import bad_json, body_json, dump, encode_lines, target_named
 from bridge.page.wording import plural, visible
-from bridge.storage import as_path, refuse_compressed, refuse_unconverted
+from bridge.storage.paths import as_path, refuse_compressed, refuse_unconverted
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
@@ -28,7 +28,7 @@ from otel_mqtrace.wire.native.decode import PART_BYTES, decode_values, is_cuttab
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from otel_mqtrace.wire.native.encode import EncodedContext
 
     _Record = tuple[object, EncodedContext]  # the index of its body, and what is in it

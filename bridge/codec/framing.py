@@ -18,7 +18,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.storage import PARQUET_MAGIC, naming_damage, open_parquet, refuse_compressed, refuse_unconverted
+from bridge.storage.paths import PARQUET_MAGIC, naming_damage, open_parquet, refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
@@ -26,7 +26,7 @@ from otel_mqtrace.landing import BODY_BASE64, FIELDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
 
 
 _BODY: Final = "body"

@@ -36,7 +36,7 @@ from bridge.demo.shop import (
 )
 from bridge.forwarder.kafka_source import KafkaTraceSource
 from bridge.forwarder.service import forward_once
-from bridge.storage import LOCK_FILE, hold
+from bridge.storage.locks import LOCK_FILE, hold
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace._program import delay_interrupt

@@ -16,7 +16,7 @@ from bridge.forwarder.trace_source import TraceSource
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect_layout
 from bridge.otlp.spans import parse_message
-from bridge.storage import DamagedInputError, as_path
+from bridge.storage.paths import DamagedInputError, as_path
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Position
     from bridge.otlp.detect import Layout
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
 
 
 CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"

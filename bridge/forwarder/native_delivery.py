@@ -11,7 +11,7 @@ from bridge.forwarder.store_landing import open_landing
 from bridge.otlp.contexts import contexts_of
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import plural
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.config import Settings

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.pairing import Position
-from bridge.storage import write_atomically
+from bridge.storage.paths import write_atomically
 from otel_mqtrace._errors import UsageError, describe_reason, describe_write_fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
     from bridge.forwarder.pairing import Record
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from otel_mqtrace.landing import LandedMessage
 
 

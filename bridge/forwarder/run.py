@@ -27,7 +27,7 @@ from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from bridge.forwarder.span_fields import SpanRules
 from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import plural, visible
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.client_properties import read_properties, without_password
 from otel_mqtrace.config import Settings
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.service import ForwardCounts
     from bridge.forwarder.trace_source import TraceSource
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
 
 
 _ROCKETMQ_KEYS: Final = {"accessKey": "access_key", "secretKey": "secret_key"}

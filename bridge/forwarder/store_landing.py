@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import DamagedInputError, naming_damage, open_parquet, sorted_glob
+from bridge.storage.paths import DamagedInputError, naming_damage, open_parquet, sorted_glob
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.landing import (
     MANIFEST_DIRECTORY,
@@ -26,7 +26,7 @@ from otel_mqtrace.landing import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bridge.storage import AnyPath, StorePath
+    from bridge.storage.paths import AnyPath, StorePath
     from otel_mqtrace.landing import LandedMessage
 
 

@@ -33,11 +33,11 @@ from bridge.otlp.detect import (
     zstd_error,
 )
 from bridge.page.wording import plural
-from bridge.storage import ZSTD_MAGIC, StorePath
+from bridge.storage.paths import ZSTD_MAGIC, StorePath
 from otel_mqtrace._errors import UnreadableInputError
 
 if TYPE_CHECKING:
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
 
 
 MOST_CHARACTERS: Final = 64 << 20

@@ -13,7 +13,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.storage import (
+from bridge.storage.paths import (
     PARQUET_MAGIC,
     ZSTD_MAGIC,
     InaccessibleInputError,
@@ -26,7 +26,7 @@ from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.wire.native.layout import RECORD_START
 
 if TYPE_CHECKING:
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
 
 
 LONGEST_LINE_BYTES: Final = 64 << 20

@@ -17,7 +17,7 @@ from bridge.otlp.detect import refuse_unlanded
 from bridge.page.wording import plural
 from bridge.query.matching import may_mention, needles_of
 from bridge.query.search import Archive
-from bridge.storage import as_path, sorted_glob
+from bridge.storage.paths import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import (
     IN_PROGRESS_SUFFIX,
@@ -33,7 +33,7 @@ from otel_mqtrace.landing import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
 
 
 _DATE: Final = "date="

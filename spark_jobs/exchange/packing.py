@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.storage import open_parquet
+from bridge.storage.paths import open_parquet
 from spark_jobs.columns import as_rows, hash_texts, take_groups
 from spark_jobs.judging.columns import single_array, single_arrays
 from spark_jobs.judging.facts import is_trace_traffic

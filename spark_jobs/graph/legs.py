@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.storage import read_row_groups
+from bridge.storage.paths import read_row_groups
 from otel_mqtrace.model import MessageType, ResourceName, TransactionState
 from spark_jobs.columns import (
     apply_to_distinct,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.storage import as_path, make_directory, open_parquet
+from bridge.storage.paths import as_path, make_directory, open_parquet
 from spark_jobs.columns import encode, hash_texts, is_known, map_values, mark, mix, take_rows
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.judging.columns import NullableInts, flatten_sides, identified_by_offset, is_any_of, is_equal

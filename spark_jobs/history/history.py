@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
-from bridge.storage import hold, list_files, make_directory, read_row_groups, remove_tree, write_atomically
+from bridge.storage.locks import hold
+from bridge.storage.paths import list_files, make_directory, read_row_groups, remove_tree, write_atomically
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.report.headline import count_matched
@@ -29,7 +30,7 @@ from spark_jobs.taxonomy import Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.report.result import Result, SideInputs
 
 RUNS: Final = "runs.jsonl"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from bridge.storage import as_path, list_files, open_parquet, write_atomically
+from bridge.storage.paths import as_path, list_files, open_parquet, write_atomically
 from otel_mqtrace._program import delay_interrupt
 from spark_jobs.columns import take_groups
 from spark_jobs.exchange.packing import (
@@ -70,7 +70,7 @@ from spark_jobs.taxonomy import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.explain.evidence import Evidence, WantedKeys

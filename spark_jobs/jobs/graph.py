@@ -11,7 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from bridge.otlp.detect import Side
-from bridge.storage import hold, list_files, make_directory, open_parquet
+from bridge.storage.locks import hold
+from bridge.storage.paths import list_files, make_directory, open_parquet
 from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span

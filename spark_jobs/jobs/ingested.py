@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from bridge.storage import list_files, open_parquet, read_row_groups, remove_tree, write_atomically
+from bridge.storage.paths import list_files, open_parquet, read_row_groups, remove_tree, write_atomically
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.reading import EventSide, join_groups, open_rows
 from spark_jobs.judging.facts import Survey, survey
@@ -27,7 +27,7 @@ from spark_jobs.sums import greatest, sum_of
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.exchange.engine import Engine
 
 _LIST: Final = "batches.json"

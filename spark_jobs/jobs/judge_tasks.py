@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from spark_jobs.exchange.engine import merge_along, release_memory
 from spark_jobs.exchange.packing import make_blob, open_bucket, pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, note_settled

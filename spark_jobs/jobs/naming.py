@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bridge.storage import list_files, make_directory, open_parquet, read_row_groups, remove_tree
+from bridge.storage.paths import list_files, make_directory, open_parquet, read_row_groups, remove_tree
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, mark, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.jobs.reading import open_rows

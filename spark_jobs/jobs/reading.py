@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from bridge.otlp.detect import Side
-from bridge.storage import make_directory, remove_tree, write_atomically
+from bridge.storage.paths import make_directory, remove_tree, write_atomically
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
@@ -43,7 +43,7 @@ from spark_jobs.sums import by, greatest, sum_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.sources.files import SourceSet

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
 from bridge.page.wording import plural
-from bridge.storage import as_path, hold, write_atomically
+from bridge.storage.locks import hold
+from bridge.storage.paths import as_path, write_atomically
 from otel_mqtrace._clock import pause
 from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from spark_jobs.jobs.batch import conclude, reconcile
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bridge.addresses import Address
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.options import Chosen, ReconcileOptions, Report
     from spark_jobs.jobs.reading import ReadOptions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.storage import as_path, open_parquet
+from bridge.storage.paths import as_path, open_parquet
 from spark_jobs.judging.counts import bucket_width_ms, sort_counts
 from spark_jobs.judging.highlights import SLOWEST, rank_differing, rank_hosts
 from spark_jobs.policy import gates

@@ -15,7 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import hold, remove_tree, replace_tree, sorted_glob
+from bridge.storage.locks import hold
+from bridge.storage.paths import remove_tree, replace_tree, sorted_glob
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import NO_ROOM, UsageError, describe_write_fix
 from spark_jobs.exchange.local import LocalEngine
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from otel_mqtrace._clock import Clock, MonotonicNs
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.history.history import History

@@ -13,7 +13,7 @@ if sys.version_info >= (3, 11):
 else:  # the 'reconcile' extra brings the package the standard library's was made from
     import tomli as tomllib
 
-from bridge.storage import refuse_compressed, refuse_unconverted
+from bridge.storage.paths import refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.judging.plan import Plan, SideRule
@@ -48,7 +48,7 @@ from spark_jobs.taxonomy import FieldVerdict, Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.judging.plan import Alone
     from spark_jobs.policy.settings import Setting
 

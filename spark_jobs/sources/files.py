@@ -18,7 +18,7 @@ from bridge.otlp.detect import (
     Side,
     detect_layout,
 )
-from bridge.storage import DamagedInputError, InaccessibleInputError, StorePath
+from bridge.storage.paths import DamagedInputError, InaccessibleInputError, StorePath
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.kafka import LAYOUT, split_topics, topic_ranges
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from bridge.addresses import Address
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.sources.kafka import PartitionRange
 
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import check_listable, is_pipe, match_paths, parse_directory, walk
 from bridge.codec.framing import text_of_json
-from bridge.storage import refuse_compressed, refuse_unconverted
+from bridge.storage.paths import refuse_compressed, refuse_unconverted
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import CountedDrop
@@ -19,7 +19,7 @@ from spark_jobs.sources.loss_counters import Point, count_unusable, drops_of, in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.schemas import LedgerRead
 
 MOST_BYTES: Final = 64 << 20

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from bridge.codec.framing import decode_base64, read_objects, text_of_json
 from bridge.otlp.detect import Layout
-from bridge.storage import naming_damage, open_parquet
+from bridge.storage.paths import naming_damage, open_parquet
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.columns import make_batch, take_groups, whole_number
 from spark_jobs.schemas import BODY, bad_piece
@@ -27,7 +27,7 @@ from spark_jobs.sources.splits import Split, plan_files, read_lines, split_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.splits import FilePlan, Line
 

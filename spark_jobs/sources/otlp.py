@@ -11,7 +11,7 @@ import pyarrow as pa
 from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, count_torn_bytes, read_messages, split_line
 from bridge.otlp.detect import Layout
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_json, parse_message, spans_of
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from spark_jobs.columns import make_batch, take_groups
 from spark_jobs.schemas import SPAN, bad_piece
 from spark_jobs.sources.otlp_json import read_json

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_LAYOUTS, Layout, LineTooLongError
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources.files import last_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from bridge.storage import AnyPath
+    from bridge.storage.paths import AnyPath
     from spark_jobs.sources.files import SourceFile
 
 _MOST_TASK_BYTES: Final = 32 << 20

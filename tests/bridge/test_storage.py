@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pyarrow.fs import LocalFileSystem
 
-from bridge import storage
 from bridge.addresses import parse_address, parse_directory
 from bridge.forwarder.store_landing import StoreLanding
-from bridge.storage.paths import glob_expression
+from bridge.storage import locks, paths, stores
 from bridge.storage.ranged_files import RangedFile, file_info
-from bridge.storage.stores import Store, namenodes, open_store
 from bridge.storage.webhdfs import WebHdfs
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import LandedMessage
@@ -36,32 +34,32 @@ from otel_mqtrace.landing import LandedMessage
     ],
 )
 def test_url_of_a_store_is_a_store_path(text, shown):
-    path = storage.as_path(text)
-    assert isinstance(path, storage.StorePath)
+    path = paths.as_path(text)
+    assert isinstance(path, paths.StorePath)
     assert str(path) == shown
-    assert pickle.loads(pickle.dumps(path)) == path == storage.as_path(path)
+    assert pickle.loads(pickle.dumps(path)) == path == paths.as_path(path)
 
 
 @pytest.mark.parametrize(("text", "path"), [("report", "report"), ("file:///a/b", "/a/b"), ("C:/x", "C:/x")])
 def test_anything_else_is_a_path_of_this_machine(text, path):
-    assert storage.as_path(text) == Path(path)
+    assert paths.as_path(text) == Path(path)
 
 
 def test_url_without_a_name_is_refused():
-    for parse in (storage.as_path, parse_address, partial(parse_directory, option="--out")):
+    for parse in (paths.as_path, parse_address, partial(parse_directory, option="--out")):
         with pytest.raises(UsageError, match="file:// names no file or directory: write file:///PATH"):
             parse("file://")
     with pytest.raises(UsageError, match="s3a:// names no bucket or host: write s3a://NAME/PATH"):
-        storage.as_path("s3a://")
+        paths.as_path("s3a://")
 
 
 def test_store_path_is_taken_apart_and_put_together_as_a_path():
-    path = storage.as_path("s3a://bucket/a") / "date=2026-11-21" / "part-1.parquet"
+    path = paths.as_path("s3a://bucket/a") / "date=2026-11-21" / "part-1.parquet"
     assert str(path) == "s3a://bucket/a/date=2026-11-21/part-1.parquet"
     assert (path.name, path.suffix, path.parent.name) == ("part-1.parquet", ".parquet", "date=2026-11-21")
     assert str(path.with_name("x")) == "s3a://bucket/a/date=2026-11-21/x"
-    assert path.relative_to(storage.as_path("s3a://bucket/a")).as_posix() == "date=2026-11-21/part-1.parquet"
-    assert path.is_relative_to(storage.as_path("s3a://bucket/a"))
+    assert path.relative_to(paths.as_path("s3a://bucket/a")).as_posix() == "date=2026-11-21/part-1.parquet"
+    assert path.is_relative_to(paths.as_path("s3a://bucket/a"))
     assert [*map(str, path.parents)] == ["s3a://bucket/a/date=2026-11-21", "s3a://bucket/a", "s3a://bucket"]
 
 
@@ -75,8 +73,8 @@ def test_store_path_is_taken_apart_and_put_together_as_a_path():
     ],
 )
 def test_glob_matches_as_in_a_shell(pattern, matched, missed):
-    assert all(re.fullmatch(glob_expression(pattern), name) for name in matched)
-    assert not any(re.fullmatch(glob_expression(pattern), name) for name in missed)
+    assert all(re.fullmatch(paths.glob_expression(pattern), name) for name in matched)
+    assert not any(re.fullmatch(paths.glob_expression(pattern), name) for name in missed)
 
 
 def test_settings_of_hadoop_are_read_and_those_of_spark_win(tmp_path, monkeypatch):
@@ -84,11 +82,11 @@ def test_settings_of_hadoop_are_read_and_those_of_spark_win(tmp_path, monkeypatc
     (tmp_path / "core-site.xml").write_text(site.format("fs.s3a.endpoint", "http://a:1"))
     (tmp_path / "hdfs-site.xml").write_text(site.format("dfs.namenode.http-address", "name:9871"))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    storage.use_settings({"fs.s3a.endpoint": "http://b:2", "spark.app.name": "x"})
+    stores.use_settings({"fs.s3a.endpoint": "http://b:2", "spark.app.name": "x"})
     try:
-        assert storage.current_settings() == {"fs.s3a.endpoint": "http://b:2", "dfs.namenode.http-address": "name:9871"}
+        assert stores.current_settings() == {"fs.s3a.endpoint": "http://b:2", "dfs.namenode.http-address": "name:9871"}
     finally:
-        storage.use_settings({})
+        stores.use_settings({})
 
 
 HTTP = "dfs.namenode.http-address"
@@ -107,20 +105,20 @@ OF_SERVICE = {f"{HTTP}.service.a": "one:9870", f"{HTTP}.service.b": "two:9870"}
     ],
 )
 def test_namenodes_answer_where_the_settings_say(name, settings, addresses):
-    assert namenodes(name, HTTP, settings) == addresses
+    assert stores.namenodes(name, HTTP, settings) == addresses
 
 
 @pytest.mark.parametrize("url", ["s3a:///x", "https://h/x", "abfss://container/x", "hdfs://[::1/x", "webhdfs://[::1/x"])
 def test_store_that_cannot_be_opened_is_refused_in_one_line(url):
     scheme, _, rest = url.partition("://")
     with pytest.raises(UsageError):
-        open_store(scheme, rest.partition("/")[0])
+        stores.open_store(scheme, rest.partition("/")[0])
 
 
 @pytest.mark.parametrize("name", ["spans.json.zst", "spans.json.gz", "spans.json"])
 def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name):
-    class LocalPath(storage.StorePath):
-        store = Store(LocalFileSystem(), str(tmp_path), renames=True)
+    class LocalPath(paths.StorePath):
+        store = stores.Store(LocalFileSystem(), str(tmp_path), renames=True)
 
     path = LocalPath(f"s3a://bucket/{name}")
     path.write_bytes(b"as it is")
@@ -129,17 +127,17 @@ def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name)
 
 
 def test_file_that_describes_a_tree_stays_until_the_new_one_is_copied(tmp_path, monkeypatch):
-    store = Store(LocalFileSystem(), str(tmp_path), renames=False)
+    store = stores.Store(LocalFileSystem(), str(tmp_path), renames=False)
     monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
-    source, final, stale = (storage.as_path(f"s3a://bucket/{name}") for name in ("work", "verdicts", "result.json"))
+    source, final, stale = (paths.as_path(f"s3a://bucket/{name}") for name in ("work", "verdicts", "result.json"))
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "part-0.parquet").touch()
     stale.write_text("{}")
     with pytest.raises(FileNotFoundError, match="part-0"):  # this store has directories, and here it has none
-        storage.replace_tree(source, final, spare=final, stale=stale)
+        paths.replace_tree(source, final, spare=final, stale=stale)
     assert stale.exists()
     (tmp_path / "verdicts").mkdir()
-    storage.replace_tree(source, final, spare=final, stale=stale)
+    paths.replace_tree(source, final, spare=final, stale=stale)
     assert not stale.exists()
     assert len(list(final.glob("part-0-*.parquet"))) == 1
 
@@ -174,14 +172,14 @@ def test_file_is_written_whole_or_not_at_all(tmp_path):
     target.write_text("old")
 
     def fail() -> None:
-        with storage.write_atomically(target) as unready:
+        with paths.write_atomically(target) as unready:
             Path(unready).write_text("half")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     assert target.read_text() == "old"
-    with storage.write_atomically(str(target)) as unready:
+    with paths.write_atomically(str(target)) as unready:
         Path(unready).write_text("new")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert target.read_text() == "new"
@@ -191,7 +189,7 @@ def test_file_is_written_whole_or_not_at_all(tmp_path):
 def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path, monkeypatch, has_locks):
     if not has_locks:
         monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError))
-    hold = partial(storage.hold, tmp_path, name="--out")
+    hold = partial(locks.hold, tmp_path, name="--out")
     with hold():
         with pytest.raises(UsageError, match=r"--out .* is in use by another run"), hold():
             pass
@@ -202,19 +200,19 @@ def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path,
 
 
 def test_directory_made_to_be_held_and_left_empty_is_removed(tmp_path):
-    with storage.hold(tmp_path / "reports" / "today", name="--out"):
+    with locks.hold(tmp_path / "reports" / "today", name="--out"):
         pass
     assert not list(tmp_path.iterdir())
-    with storage.hold(tmp_path / "reports" / "today", name="--out"):
+    with locks.hold(tmp_path / "reports" / "today", name="--out"):
         (tmp_path / "reports" / "today" / "result.json").touch()
     assert (tmp_path / "reports" / "today" / "result.json").exists()
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, monkeypatch, suffix):
-    store = Store(LocalFileSystem(), str(tmp_path), renames=False)
+    store = stores.Store(LocalFileSystem(), str(tmp_path), renames=False)
     monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
-    landing = StoreLanding(storage.as_path("s3a://bucket/landing"), format=suffix)
+    landing = StoreLanding(paths.as_path("s3a://bucket/landing"), format=suffix)
     messages = [LandedMessage(source="t", arrival_ms=day * 86_400_000, body=b"x" * day) for day in (1, 1, 2)]
     landing.write(messages)
     native = tmp_path / "landing" / "native"
@@ -233,7 +231,7 @@ def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, mon
     damaged = native / "date=1970-01-02" / "part-damaged.parquet"
     parquet.write_table(pa.table({"arrival_ms": [1], "body": [b"x"]}), damaged)
     damaged.write_bytes(b"PAR1" + b"\xff" * 16 + damaged.read_bytes()[20:])
-    following = StoreLanding(storage.as_path("s3a://bucket/landing"), format=suffix)
+    following = StoreLanding(paths.as_path("s3a://bucket/landing"), format=suffix)
     following.write(messages)
     assert len(following.finish()) == 2
 
@@ -243,4 +241,4 @@ def test_tilde_that_no_shell_expanded_is_the_name_of_a_directory(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     Path("~").mkdir()
     parquet.write_table(pa.table({"key": [1]}), tmp_path / "~" / "verdicts.parquet")
-    assert storage.open_parquet(Path("~/verdicts.parquet")).metadata.num_rows == 1
+    assert paths.open_parquet(Path("~/verdicts.parquet")).metadata.num_rows == 1

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from bridge.storage import AnyPath, as_path, list_files, open_parquet
+from bridge.storage.paths import AnyPath, as_path, list_files, open_parquet
 from tests.cluster.clusters import SPARK_HOME, spark_environment
 from tests.support.programs import run_program
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bridge.storage import AnyPath, as_path, sorted_glob, use_settings
+from bridge.storage.paths import AnyPath, as_path, sorted_glob
+from bridge.storage.stores import use_settings
 from spark_jobs.jobs import stream
 from spark_jobs.jobs.options import ReconcileOptions
 from spark_jobs.report.result import Result

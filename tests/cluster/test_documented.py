@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from bridge.storage import as_path, remove_tree, use_settings
+from bridge.storage.paths import as_path, remove_tree
+from bridge.storage.stores import use_settings
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.cluster.cluster_runs import LONGEST_S, ROOT, mqtrace, put, verdict_rows
 from tests.cluster.clusters import TestStore, connect_server, hdfs, s3, spark_environment, standalone, yarn

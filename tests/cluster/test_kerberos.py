@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.storage import open_parquet
+from bridge.storage.paths import open_parquet
 from tests.cluster.cluster_runs import DUAL, INPUTS, LONGEST_S, ROOT, arguments, mqtrace, verdict_rows
 from tests.cluster.clusters import secure_hdfs, spark_environment
 from tests.peers.peer import PeerUnavailableError
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster
 # A JVM of Hadoop's is with Kerberos or without for good: files are copied by processes of their own.
 _COPY = """
 import sys
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from tests.cluster.cluster_runs import put
 put(*map(as_path, sys.argv[1:]))
 """

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from bridge.storage import StorePath, as_path, open_parquet, use_settings
+from bridge.storage.paths import StorePath, as_path, open_parquet
+from bridge.storage.stores import use_settings
 from tests.cluster import clusters
 from tests.cluster.cluster_runs import DUAL, INPUTS, LONGEST_S, ROOT, arguments, mqtrace, put, run, submit, verdict_rows
 from tests.peers.peer import until

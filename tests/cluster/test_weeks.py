@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bridge.storage import as_path, list_files, open_parquet, use_settings
+from bridge.storage.paths import as_path, list_files, open_parquet
+from bridge.storage.stores import use_settings
 from tests.cluster.cluster_runs import LONGEST_S, ROOT
 from tests.cluster.clusters import TestStore, s3, spark_environment
 from tests.cluster.stream_rounds import A_ROUND, KEPT_ROUNDS, KILLS

@@ -8,7 +8,7 @@ import pytest
 from py4j import java_gateway
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from bridge.storage import as_path, current_settings, hold, list_files, remove_tree, replace_tree, use_settings
+from bridge.storage import locks, paths, stores
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
 from spark_jobs.history.history import open_history
@@ -22,9 +22,9 @@ def real(tmp_path_factory):
 
 @pytest.fixture
 def mounted(real):
-    use_settings({"fs.viewfs.mounttable.nowhere.link./traces": real.as_uri()})
-    yield as_path("viewfs://nowhere/traces"), real
-    use_settings({})
+    stores.use_settings({"fs.viewfs.mounttable.nowhere.link./traces": real.as_uri()})
+    yield paths.as_path("viewfs://nowhere/traces"), real
+    stores.use_settings({})
 
 
 def test_file_is_written_whole_read_by_ranges_and_replaced(mounted):
@@ -51,7 +51,7 @@ def test_directories_are_listed_copied_moved_and_removed(mounted):
     assert (root / "b" / "two").stat().st_size == 1
     root.store.files.move((root / "b").key, (root / "c").key)
     assert sorted(path.name for path in root.glob("c/**/*") if path.is_file()) == ["one", "two"]
-    remove_tree(root / "c")
+    paths.remove_tree(root / "c")
     assert not (root / "c").exists()
     with pytest.raises(FileNotFoundError):
         (root / "c" / "two").read_bytes()
@@ -80,26 +80,26 @@ def test_replaced_tree_is_what_the_last_run_wrote(mounted):
     root, _ = mounted
     for name in ("first", "second"):
         (root / "work" / f"{name}.parquet").write_text(name)
-        replace_tree(root / "work", root / "verdicts", spare=root / "spare", stale=root / "result.json")
-        remove_tree(root / "work")
-        (file,) = list_files(root / "verdicts")
-        assert as_path(file).read_text() == name
+        paths.replace_tree(root / "work", root / "verdicts", spare=root / "spare", stale=root / "result.json")
+        paths.remove_tree(root / "work")
+        (file,) = paths.list_files(root / "verdicts")
+        assert paths.as_path(file).read_text() == name
 
 
 _KILLED_WITHIN = """
 import json, os, signal, sys
-from bridge.storage import as_path, hold, use_settings
-use_settings(json.loads(sys.argv[2]))
-with hold(as_path(sys.argv[1]), name="--out"):
+from bridge.storage import locks, paths, stores
+stores.use_settings(json.loads(sys.argv[2]))
+with locks.hold(paths.as_path(sys.argv[1]), name="--out"):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_directory_held_in_a_store_is_refused_to_another_run(mounted):
     root, real = mounted
-    with hold(root / "out", name="--out") as check_held:
+    with locks.hold(root / "out", name="--out") as check_held:
         who = rf"--out viewfs://nowhere/traces/out is in use by another run \(process {os.getpid()} on .*, since .*Z\)"
-        with pytest.raises(UsageError, match=who), hold(root / "out", name="--out"):
+        with pytest.raises(UsageError, match=who), locks.hold(root / "out", name="--out"):
             pass
         check_held()
         (mine,) = (real / "out").glob(".lock-*")
@@ -111,10 +111,10 @@ def test_directory_held_in_a_store_is_refused_to_another_run(mounted):
 
 def test_run_killed_on_this_machine_holds_nothing(mounted):
     root, real = mounted
-    killed = run_python(_KILLED_WITHIN, root / "killed", json.dumps(current_settings()))
+    killed = run_python(_KILLED_WITHIN, root / "killed", json.dumps(stores.current_settings()))
     assert killed.returncode == -signal.SIGKILL
     (left,) = (real / "killed").glob(".lock-*")
-    with hold(root / "killed", name="--out"):
+    with locks.hold(root / "killed", name="--out"):
         assert not left.exists()
 
 
@@ -145,11 +145,11 @@ def test_run_on_another_machine_holds_a_directory_for_a_minute(mounted, age_s, i
     last = other.stat().st_mtime - age_s
     os.utime(other, (last, last))
     if is_refused:
-        with pytest.raises(UsageError, match=f"in use by another run{who}:"), hold(root / "elsewhere", name="--out"):
+        with pytest.raises(UsageError, match=f"by another run{who}:"), locks.hold(root / "elsewhere", name="--out"):
             pass
         assert [path.name for path in other.parent.iterdir() if path.suffix != ".crc"] == [other.name]
     else:
-        with hold(root / "elsewhere", name="--out"):
+        with locks.hold(root / "elsewhere", name="--out"):
             assert not other.exists()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
-from bridge.storage import DamagedInputError
+from bridge.storage.paths import DamagedInputError
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace._program import delay_interrupt
 from spark_jobs.session import mute_interrupted_calls, peer_errors

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from bridge.storage import current_settings, stores
+from bridge.storage import stores
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
@@ -31,7 +31,7 @@ def process_of(here, directory, _task):
     """Return the process that runs a task; ``here`` waits until another one has run one."""
     while os.getpid() == here and not any(directory.iterdir()):
         os.sched_yield()
-    (directory / str(os.getpid())).write_text(current_settings().get("fs.s3a.endpoint", ""))
+    (directory / str(os.getpid())).write_text(stores.current_settings().get("fs.s3a.endpoint", ""))
     return os.getpid()
 
 

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from pyarrow import parquet
 from pyarrow.fs import LocalFileSystem
 
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from bridge.storage.stores import Store
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bridge.storage import list_files
+from bridge.storage.paths import list_files
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.ingested import Batch, Ingested, survey_again
 from spark_jobs.jobs.reading import EventSide

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from bridge.otlp.detect import Side
-from bridge.storage import hold
+from bridge.storage.locks import hold
 from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.exchange.local import LocalEngine

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from bridge.storage import as_path, list_files
+from bridge.storage.paths import as_path, list_files
 from bridge.storage.stores import Store
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.workspace import replace_outcome, work_directory

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from otel_mqtrace.cli import main
 from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources, name_fetched

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bridge.otlp.detect import Side
-from bridge.storage import DamagedInputError
+from bridge.storage.paths import DamagedInputError
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.schemas import BODY
 from spark_jobs.sources import native, splits

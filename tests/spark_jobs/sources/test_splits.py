@@ -12,7 +12,7 @@ from bridge.otlp import containers, detect
 from bridge.otlp.containers import Document, read_messages
 from bridge.otlp.detect import Layout, Side
 from bridge.otlp.spans import parse_message
-from bridge.storage import as_path
+from bridge.storage.paths import as_path
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources import files, splits
 from spark_jobs.sources.files import SourceFile, last_line, source_files
