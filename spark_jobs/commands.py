@@ -285,10 +285,8 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, duplicated, late or different.
 
-    It needs --native, --otlp and --out, but none of them with --print-policy.
-
-    Exit codes: 0 pass, 1 a gate failed, 2 wrong usage or unreadable input, 3 the counts do not balance,
-    4 inconclusive, 130 interrupted.
+    A run needs --native, --otlp and --out. Exit codes: 0 pass, 1 a gate failed, 2 wrong usage or unreadable input,
+    3 the counts do not balance, 4 inconclusive, 130 interrupted.
 
     Example:
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
