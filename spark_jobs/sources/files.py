@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from bridge.storage.paths import AnyPath
     from spark_jobs.sources.kafka import PartitionRange
 
-_OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
 _REQUESTS: Final = 16  # to a store, at a time
 
@@ -111,8 +110,6 @@ def _source_files(
     if passed_over and (named or (not kept and only is None)):
         swapped = "; are --native and --otlp swapped?" if passed_over[0].side else ""
         raise UnreadableInputError(passed_over[0].reason + swapped)
-    for file in kept:
-        _check_first_line(file)
     return kept, passed_over
 
 
@@ -168,15 +165,6 @@ def last_line(file: SourceFile) -> bytes:
             if newline or size >= end:
                 return behind
             size *= 2
-
-
-def _check_first_line(file: SourceFile) -> None:
-    """Refuse a file that is one endless line before Spark tries to hold it."""
-    if file.layout not in _OF_LINES or file.path.stat().st_size <= LONGEST_LINE_BYTES:
-        return
-    with file.path.open("rb") as stream:
-        if len(stream.readline(LONGEST_LINE_BYTES + 1)) > LONGEST_LINE_BYTES:
-            raise UnreadableInputError(f"{file.path} {LineTooLongError(file.side, 'line 1')}")
 
 
 @dataclass(frozen=True, slots=True)
