@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.spans.mapping import attributes_of
 from otel_mqtrace.spans.queue import ENCODE_ERROR, EXPORT_FAILED, ExportOutcome
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
@@ -39,6 +39,8 @@ _MODULES: Final = {
     HTTP: "opentelemetry.exporter.otlp.proto.http.trace_exporter",
 }
 _PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_COMPRESSIONS: Final = {"none": "NoCompression", "deflate": "Deflate", "gzip": "Gzip"}
+"""A compression as OTLP's variables name it → as the stock exporters' enumerations do."""
 _EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
@@ -83,9 +85,11 @@ def open_stock_exporter(
         read_reply: Called with the body of each good reply, which it returns.
         on_error: Called with the error or status of each request over HTTP that fails.
         settings: Keywords of OpenTelemetry's ``OTLPSpanExporter``; those that are ``None`` are left to its environment.
+            ``compression`` may be one of the words ``none``, ``deflate`` and ``gzip``.
 
     Raises:
         MissingExtraError: OpenTelemetry's exporter is not installed.
+        UsageError: ``compression`` is another word.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     try:
@@ -98,6 +102,11 @@ def open_stock_exporter(
             given["session"] = CheckingSession(session, read_reply, on_error)
     except ImportError as error:
         raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error
+    compression = given.get("compression")
+    if isinstance(compression, str):
+        if compression not in _COMPRESSIONS:
+            raise UsageError(f"unknown OTLP compression {compression!r}: use {', '.join(_COMPRESSIONS)}")
+        given["compression"] = getattr(module.Compression, _COMPRESSIONS[compression])
     module.__dict__["encode_spans"] = lambda request: _Message(request.body)
     if protocol == GRPC:
         stub = partial(_make_stub, read_reply)
@@ -159,7 +168,7 @@ class OtlpSpanExporter(SpanExporter):
         endpoint: As the stock exporter of the protocol takes it.
         headers: Sent with each request.
         timeout: Seconds for one request with its retries.
-        compression: Of the request, as the stock exporter takes it.
+        compression: ``none``, ``gzip`` or ``deflate``, or what the stock exporter takes.
         meter_provider: For the exporter's own metrics.
         settings: Further keywords of the stock exporter, such as ``certificate_file`` or ``credentials``.
     """

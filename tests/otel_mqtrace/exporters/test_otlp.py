@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext
 
 from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters import http_session, otlp
 from otel_mqtrace.exporters.http_session import CheckingSession, RepeatingSession
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
@@ -42,7 +43,7 @@ def test_grpc_request_has_the_spans_and_the_headers_of_the_environment(spans, mo
     with GrpcReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
-        exporter = OtlpSpanExporter()
+        exporter = OtlpSpanExporter(compression="gzip")
         assert exporter.export(spans) is SpanExportResult.FAILURE  # the receiver has rejected one
         exporter.shutdown()
     assert exporter.take_outcome().lost == {0: "export_failed"}
@@ -50,12 +51,12 @@ def test_grpc_request_has_the_spans_and_the_headers_of_the_environment(spans, mo
     assert receiver.metadata[0]["tenant"] == "orders"
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_http_compresses_spans_as_the_environment_sets(spans, receiver, compression, monkeypatch):
+@pytest.mark.parametrize(("variable", "in_code"), [("none", None), ("gzip", None), ("none", "gzip")])
+def test_http_compresses_spans_as_code_or_the_environment_sets(spans, receiver, variable, in_code, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", variable)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
-    assert OtlpSpanExporter().export(spans) is SpanExportResult.SUCCESS
+    assert OtlpSpanExporter(compression=in_code).export(spans) is SpanExportResult.SUCCESS
     expected = trace_service.ExportTraceServiceRequest.FromString(encode_spans(spans).SerializeToString())
     bodies = [each.SerializeToString(deterministic=True) for each in expected.resource_spans[0].scope_spans[0].spans]
     assert sorted(body for kept in receiver.spans.values() for _, body in kept) == sorted(bodies)
@@ -72,9 +73,11 @@ def test_stock_exporter_keeps_its_encoder():
     assert stock.encode_spans is encode_spans
 
 
-def test_unknown_protocol_is_one_warning_and_the_default(caplog):
+def test_unknown_protocol_is_one_warning_and_an_unknown_compression_an_error(caplog):
     OtlpSpanExporter(protocol="carrier-pigeon", endpoint="http://127.0.0.1:1").shutdown()
     assert "unknown OTLP protocol 'carrier-pigeon': use grpc or http/protobuf; grpc is used" in caplog.text
+    with pytest.raises(UsageError, match="unknown OTLP compression 'zip': use none, deflate, gzip"):
+        OtlpSpanExporter(compression="zip")
 
 
 def test_request_is_repeated_until_the_receiver_is_back(spans, receiver, exporter):
