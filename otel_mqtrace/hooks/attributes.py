@@ -15,7 +15,7 @@ from opentelemetry.trace import Link
 from otel_mqtrace import semconv
 from otel_mqtrace.config import matches_any
 from otel_mqtrace.hooks.propagation import header_name, propagator_in_force
-from otel_mqtrace.model import MessageType
+from otel_mqtrace.model import KEY_SEPARATOR, MessageType
 from otel_mqtrace.records.message import header_text
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def add_known_fields(
     keys: Sequence[str] | None = None,
     msg_type: MessageType | None = None,
 ) -> None:
-    """Add the client's own fields of a message, which win over the headers."""
+    """Add the client's own fields of a message, which win over the headers; ``keys`` may be one text, as there."""
     if tags is not None:
         attributes[semconv.MQTRACE_TAGS] = tags
     if keys:
-        attributes[semconv.MQTRACE_KEYS] = tuple(keys)
+        attributes[semconv.MQTRACE_KEYS] = tuple(keys.split(KEY_SEPARATOR) if isinstance(keys, str) else keys)
     if msg_type is not None:
         attributes[semconv.MQTRACE_MSG_TYPE] = msg_type.value
 

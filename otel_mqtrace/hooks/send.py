@@ -26,6 +26,7 @@ from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_
 from otel_mqtrace.hooks.propagation import (
     SPECIAL_HEADERS,
     TRACEPARENT,
+    header_name,
     headers_under,
     index_headers,
     pairs_of,
@@ -456,7 +457,8 @@ class SendHook(RecordingHook):
         if self._names_messages:
             msg_id = str(attributes[semconv.MESSAGING_MESSAGE_ID])
             if not by_name or header_text(by_name, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name counts
-                sent.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
+                others = [pair for pair in sent if header_name(pair[0]) != semconv.HEADER_UNIQ_KEY]
+                return [*others, (semconv.HEADER_UNIQ_KEY, msg_id.encode())]
         return sent
 
 

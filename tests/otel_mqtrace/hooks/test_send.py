@@ -68,9 +68,10 @@ def test_send_without_an_offset_has_an_id_in_the_native_record(sent, answer):
 
 def test_fields_of_the_client_win_over_the_headers_and_its_id_is_written(sent):
     headers = [("UNIQ_KEY", b"stale"), ("TAGS", b"a"), ("KEYS", b"k1")]
-    of_client = {"msg_id": "mine", "tags": "b", "keys": ["k2", "k3"], "msg_type": MessageType.ORDER}
+    of_client = {"msg_id": "mine", "tags": "b", "keys": "k2 k3", "msg_type": MessageType.ORDER}
     call, span = sent({"partition": 0, "offset": 1}, headers=headers, **of_client)
-    assert [value for name, value in call.headers if name == "UNIQ_KEY"] == [b"stale", b"mine"]
+    assert [value for name, value in call.headers if name == "UNIQ_KEY"] == [b"mine"]
+    assert span.attributes["mqtrace.keys"] == ("k2", "k3")  # a text is no sequence of its letters
     (bean,) = trace_context_of(span).beans
     assert (bean.msg_id, bean.tags, bean.keys, bean.msg_type) == ("mine", "b", "k2 k3", MessageType.ORDER)
 
@@ -78,7 +79,7 @@ def test_fields_of_the_client_win_over_the_headers_and_its_id_is_written(sent):
 def test_empty_id_is_replaced_on_both_sides(sent, processed):
     call, span = sent({"partition": 0, "offset": 1}, headers=[("UNIQ_KEY", b"")])
     msg_id = span.attributes["messaging.message.id"]
-    assert msg_id
+    assert [value for name, value in call.headers if name == "UNIQ_KEY"] == [msg_id.encode()] != [b""]
     assert processed(incoming(*call.headers)).attributes["messaging.message.id"] == msg_id
 
 
