@@ -190,10 +190,8 @@ def open_native(
     if address.kind is Kind.KAFKA:
         from otel_mqtrace.exporters.native_kafka import TraceProducer  # noqa: PLC0415 - optional extra
 
-        settings, config = Settings.from_env(values), dict(client_config)
-        delivery = TraceProducer(
-            settings, bootstrap_servers=address.servers, kafka_config=config, timeout_ms=timeout_ms, clock=clock
-        )
+        connection = {"bootstrap_servers": address.servers, "kafka_config": client_config}
+        delivery = TraceProducer(Settings.from_env({**values, **connection}), timeout_ms=timeout_ms, clock=clock)
     else:
         from otel_mqtrace.exporters.native_rocketmq import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
 

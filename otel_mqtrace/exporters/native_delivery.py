@@ -280,7 +280,7 @@ class NativeExporter(SpanExporter):
             encode=encode,
             dialect=settings.dialect,
             max_message_bytes=settings.max_message_bytes,
-            region_id=region_id,
+            region_id=None if region_id is None else settings.region_id,  # as read there
         )
         self._outcome: ExportOutcome | None = None
         self._delivery = delivery

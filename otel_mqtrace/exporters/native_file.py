@@ -110,8 +110,8 @@ class NativeFileSpanExporter(NativeExporter):
         encode: Encode = encode_context,
         clock: Clock | None = None,
     ) -> None:
-        given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
-        settings = Settings.from_env({**given, "landing_dir": directory})
+        records = {"dialect": dialect, "region_id": region_id, "max_message_bytes": max_message_bytes}
+        settings = Settings.from_env({"landing_dir": directory, "trace_topic": trace_topic, **records})
         clock = clock or SystemClock()
         writer = LandingWriter(
             Path(settings.landing_dir).absolute(),  # the application may change its working directory

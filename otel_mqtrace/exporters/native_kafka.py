@@ -142,21 +142,12 @@ class TraceProducer(MessageDelivery):
     ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        bootstrap_servers: str | None,
-        kafka_config: str | Path | Mapping[str, Any] | None,
-        timeout_ms: float,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, settings: Settings, *, timeout_ms: float, clock: Clock) -> None:
         super().__init__(clock)
         self._settings = settings.without_secrets()
-        given = settings.kafka_config if kafka_config is None else kafka_config
+        given, servers = settings.kafka_config, settings.bootstrap_servers
         # Read later, when the application may have changed its working directory.
-        config = Path(given).absolute() if isinstance(given, str | Path) else given
-        servers = bootstrap_servers or settings.bootstrap_servers
+        config = Path(given).absolute() if isinstance(given, str) else given
         # Held by functions: a crash report that prints the exporter's attributes must show no password.
         self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(config, servers)
         self._properties: Callable[[], Mapping[str, Any]] = dict
@@ -371,7 +362,8 @@ class NativeKafkaSpanExporter(NativeExporter):
     """Writes spans with ``mqtrace.trace_type`` as RocketMQ trace messages to a Kafka trace topic.
 
     Args:
-        bootstrap_servers: The trace broker; else ``MQTRACE_BOOTSTRAP_SERVERS``, else the application's own.
+        bootstrap_servers: The trace broker, one text or a list; else ``MQTRACE_BOOTSTRAP_SERVERS``, else the
+            application's own.
         kafka_config: Client properties, or the path of a properties file (TLS, SASL); else ``MQTRACE_KAFKA_CONFIG``.
         trace_topic: Else ``MQTRACE_TRACE_TOPIC``.
         create_trace_topic: Create the topic if it is missing; else ``MQTRACE_CREATE_TRACE_TOPIC``.
@@ -388,7 +380,7 @@ class NativeKafkaSpanExporter(NativeExporter):
     def __init__(  # noqa: PLR0913 - plain keyword values, as declarative configuration gives them
         self,
         *,
-        bootstrap_servers: str | None = None,
+        bootstrap_servers: str | Sequence[str] | None = None,
         kafka_config: str | Path | Mapping[str, Any] | None = None,
         trace_topic: str | None = None,
         dialect: str | None = None,
@@ -401,17 +393,13 @@ class NativeKafkaSpanExporter(NativeExporter):
         encode: Encode = encode_context,
         clock: Clock | None = None,
     ) -> None:
-        given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
+        connection = {"bootstrap_servers": bootstrap_servers, "kafka_config": kafka_config}
+        topic = {"trace_topic": trace_topic, "create_trace_topic": create_trace_topic}
+        records = {"dialect": dialect, "region_id": region_id, "max_message_bytes": max_message_bytes}
         spool = {"spool_dir": spool_dir, "spool_bytes": spool_bytes}
-        settings = Settings.from_env({**given, **spool, "create_trace_topic": create_trace_topic})
+        settings = Settings.from_env({**connection, **topic, **records, **spool})
         clock = clock or SystemClock()
-        producer = TraceProducer(
-            settings,
-            bootstrap_servers=bootstrap_servers,
-            kafka_config=kafka_config,
-            timeout_ms=export_timeout_millis,
-            clock=clock,
-        )
+        producer = TraceProducer(settings, timeout_ms=export_timeout_millis, clock=clock)
         delivery = with_spool(producer, settings, timeout_ms=export_timeout_millis, clock=clock)
         if delivery is not producer:
             producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its answer must come while the spool waits

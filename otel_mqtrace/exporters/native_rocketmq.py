@@ -258,9 +258,10 @@ class NativeRocketMqSpanExporter(NativeExporter):
         clock: Clock | None = None,
     ) -> None:
         connection = {"namesrv": namesrv, "rocketmq_access_key": access_key, "rocketmq_secret_key": secret_key}
-        given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
+        topic = {"trace_topic": trace_topic, "create_trace_topic": create_trace_topic}
+        records = {"dialect": dialect, "region_id": region_id, "max_message_bytes": max_message_bytes}
         spool = {"spool_dir": spool_dir, "spool_bytes": spool_bytes}
-        settings = Settings.from_env({**connection, **given, **spool, "create_trace_topic": create_trace_topic})
+        settings = Settings.from_env({**connection, **topic, **records, **spool})
         clock = clock or SystemClock()
         producer = RocketMqTraceProducer(settings, timeout_ms=export_timeout_millis, clock=clock)
         delivery = with_spool(producer, settings, timeout_ms=export_timeout_millis, clock=clock)

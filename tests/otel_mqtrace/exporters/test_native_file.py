@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -126,14 +127,14 @@ def test_unwritable_directory_fails_the_batch_and_is_logged_once(traced, tmp_pat
     assert len([r for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]) == 1
 
 
-def test_unknown_dialect_is_logged_once_and_the_default_is_written(exported, tmp_path, monkeypatch, caplog):
+def test_wrong_dialect_and_region_are_logged_once_and_the_defaults_are_written(exported, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
-    exporters = [NativeFileSpanExporter(directory=tmp_path, dialect="6.6.6") for _ in range(2)]
-    exported(exporters[0], pub(1))
-    assert len(_records(tmp_path)) == 1
-    [warning] = [record.getMessage() for record in caplog.records]
-    assert warning.startswith("mqtrace: option dialect = '6.6.6': one of 4.4.0, ")
-    assert warning.endswith("; '5.5.0' is used")
+    exporters = [NativeFileSpanExporter(directory=tmp_path, dialect="6.6.6", region_id=7) for _ in range(2)]
+    exported(exporters[0], replace(pub(1), region_id=None))
+    assert [record.region_id for record in _records(tmp_path)] == ["DefaultRegion"]
+    dialect, region = caplog.messages
+    assert "option dialect = '6.6.6': one of 4.4.0, 4.8.0, " in dialect
+    assert region == "mqtrace: option region_id = 7: some text was expected; 'DefaultRegion' is used"
 
 
 FORKED = """

@@ -27,7 +27,7 @@ DEAD = "127.0.0.1:1"
 
 
 def _exporter(kafka, **options):
-    return NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, **options)
+    return NativeKafkaSpanExporter(bootstrap_servers=[kafka.bootstrap_servers], **options)
 
 
 def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka, exported, landed):
@@ -374,8 +374,8 @@ def test_delivery_to_a_dead_broker_lets_other_greenlets_run(run_code):
         from otel_mqtrace.exporters.native_kafka import TraceProducer
         from otel_mqtrace.exporters.packing import TraceMessage
         clock, other = SystemClock(), gevent.spawn(int)
-        options = {"bootstrap_servers": sys.argv[1], "kafka_config": {"log_level": 0}}
-        producer = TraceProducer(Settings(), **options, timeout_ms=300, clock=clock)
+        settings = Settings(bootstrap_servers=sys.argv[1], kafka_config={"log_level": 0})
+        producer = TraceProducer(settings, timeout_ms=300, clock=clock)
         message = TraceMessage(b"x", "key", (0,), 1)
         assert producer.deliver([message], compute_deadline(clock, 300)).messages == (message,)
         assert other.ready()
