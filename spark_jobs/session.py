@@ -14,9 +14,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -29,13 +30,16 @@ from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.package import write_package
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
 _FAILED_AT_THE_SERVER: Final = "SparkConnectGrpcException"  # by name: its module needs the connect extra
 _OWN_MESSAGE: Final = re.compile(r"^(?:(?:otel_mqtrace|bridge)\.[\w.]+: |(?=\w+Error: \[Errno ))(.+)$", re.MULTILINE)
 """The last line of a traceback that ends in an error of ours or of the operating system."""
+
+_REASON: Final = re.compile(r"(?im)^(?!.*warning)(?:exception in thread \S+ )?(?:[\w.$]+(?:exception|error): )?(.+)")
+"""The first line that a JVM wrote, apart from warnings and the name of an exception."""
 
 _PY4J_LOGGERS: Final = ("", "py4j.clientserver", "py4j.java_gateway")  # a filter does not see what children pass up
 
@@ -138,6 +142,7 @@ _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our 
 _CONNECT: Final = "sc://"
 _CONNECT_PORT: Final = 15_002
 _CONNECT_S: Final = 5.0
+_NO_LOCAL_DIRECTORY: Final = 53  # the exit code of a JVM of Spark's that could not create its temporary directory
 _HADOOP: Final = "spark.hadoop."
 _JARS: Final = "spark.jars"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
@@ -340,12 +345,52 @@ def _pack_code() -> tuple[tempfile.TemporaryDirectory[str], Path]:
 def _start(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
+    conf = SparkConf().setAll(list(settings.items()))
     with _keep_handler(), kill_abandoned_processes():  # a new context ends with setting its own signal handler
-        SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+        if SparkContext._gateway is None:  # noqa: SLF001  (as in _set_environment)
+            SparkContext._ensure_initialized(gateway=_launch(conf))  # noqa: SLF001  (no public way to give it one)
+        SparkContext.getOrCreate(conf)
     builder = _session_class().builder
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _launch(conf: Any) -> Any:
+    """Start Spark's JVM and return its gateway. Standard error shows what the JVM writes once it has started.
+
+    Raises:
+        PeerError: it ended; the message has the reason that it wrote.
+    """
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415  (optional extra, present here)
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    reader, writer = os.pipe()
+    held: list[bytes] = []
+    show: Callable[[bytes], object] = held.append
+    lock = threading.Lock()
+
+    def copy() -> None:
+        with os.fdopen(reader, "rb") as written:
+            for line in written:
+                with lock:
+                    show(line)
+
+    copying = threading.Thread(target=copy, daemon=True)
+    copying.start()
+    try:
+        with os.fdopen(writer, "wb") as into:
+            gateway = launch_gateway(conf, {"stderr": into})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        copying.join()
+        found = _REASON.search(b"".join(held).decode(errors="replace"))
+        why = f": {found[1][:200]}" if found else ""
+        fix = "check --driver-memory, --conf, and that JAVA_HOME is Java 17 or later"
+        raise PeerError(f"Spark's JVM did not start{why}; {fix}") from error
+    with lock:
+        show = partial(os.write, 2)
+        show(b"".join(held))
+    return gateway
 
 
 @contextmanager
@@ -384,12 +429,15 @@ def _set_environment(*, is_local: bool) -> None:
 
 
 def _start_error(error: Exception, master: str | None) -> PeerError | UsageError:
+    from pyspark import SparkContext  # noqa: PLC0415  (optional extra, present here)
+
     thrown, home = getattr(error, "java_exception", None), os.environ.get("SPARK_HOME")
     line = _first_line(error) if thrown is None else _root_line(thrown)
-    if "JAVA_GATEWAY_EXITED" in line:
-        return PeerError(
-            "Spark's JVM did not start: check --driver-memory, --conf, and that JAVA_HOME is Java 17 or later"
-        )
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001  (as in _set_environment)
+    with suppress(subprocess.TimeoutExpired):
+        if thrown is None and process is not None and process.wait(2) == _NO_LOCAL_DIRECTORY:
+            named = os.environ.get("SPARK_LOCAL_DIRS") or "spark.local.dir, else TMPDIR"
+            return UsageError(f"Spark cannot write to {named}: set SPARK_LOCAL_DIRS to a directory that can be written")
     # With a Spark of another release pyspark fails in many ways; spark-submit sets SPARK_HOME to its own.
     doubt = f"; unset SPARK_HOME ({home}) if that is not pyspark's release" if home and master else ""
     return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {line[:200]}{doubt}")

@@ -113,6 +113,7 @@ def test_interrupt_while_spark_starts_is_not_delayed_and_its_handler_stays(monke
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise OSError
 
+    monkeypatch.setattr("pyspark.SparkContext._gateway", "runs already")
     for start, error in ((press, KeyboardInterrupt), (set_handler, OSError)):
         monkeypatch.setattr("pyspark.SparkContext.getOrCreate", start)
         with pytest.raises(error):

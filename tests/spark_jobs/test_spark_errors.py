@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from bridge.storage.paths import DamagedInputError
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace._program import delay_interrupt
 from spark_jobs.session import mute_interrupted_calls, peer_errors
-from tests.support.programs import MQTRACE, run_program
+from tests.support.programs import MQTRACE, clean_environment, run_program
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl"]
@@ -22,19 +23,24 @@ pytestmark = pytest.mark.usefixtures("interruptible")
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("master", "conf", "why"),
+    ("master", "setting", "directory", "why"),
     [
-        ("local[1]", ["--conf", "spark.sql.shuffle.partitions=x"], "spark.sql.shuffle.partitions"),
-        ("local[0]", [], "Asked to run locally with 0 threads\n"),
+        ("local[1]", "spark.sql.shuffle.partitions=x", "", r"refuses .*\[1\]' or a setting: .*spark.sql.shuffle.part"),
+        ("local[0]", "spark.a=b", "", r"refuses master 'local\[0\]' .* Asked to run locally with 0 threads\n"),
+        ("local[1]", "spark.executor.memory=xx", "", r"'s JVM did not start: Executor memory must be .*; check"),
+        ("local[1]", "spark.a=b", "/dev/null", "cannot write to /dev/null: set SPARK_LOCAL_DIRS"),
     ],
-    ids=["setting", "master"],
+    ids=["setting", "master", "setting of the JVM", "directory"],
 )
-def test_wrong_master_or_setting_is_one_line_with_its_cause_and_exit_2(tmp_path, master, conf, why):
+def test_wrong_master_setting_or_directory_is_one_line_with_its_cause_and_exit_2(
+    tmp_path, master, setting, directory, why
+):
     """In a process of its own: only a new session leaves its settings unchecked until their first use."""
-    done = run_program(*MQTRACE, "reconcile", *SIDES, "--out", tmp_path, "--master", master, *conf)
+    arguments = [*SIDES, "--out", tmp_path, "--master", master, "--conf", setting]
+    environment = clean_environment(SPARK_LOCAL_DIRS=str(tmp_path / directory))
+    done = run_program(*MQTRACE, "reconcile", *arguments, env=environment)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith(f"mqtrace: error: Spark refuses master '{master}' or a setting: ")
-    assert why in done.stderr
+    assert re.match(f"mqtrace: error: Spark *{why}", done.stderr)
 
 
 def _press(times, passed, error=None):
