@@ -114,7 +114,7 @@ def encode(
     dialect: Annotated[
         str | None,
         typer.Option(
-            help="Dialect to write, /CLOUD appended for that channel; default: the record's own, else 5.5.0.",
+            help="Dialect or release to write, /CLOUD for that channel; default: the record's own, else 5.5.0.",
             metavar="NAME",
         ),
     ] = None,

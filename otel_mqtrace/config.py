@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
 
 if TYPE_CHECKING:
@@ -32,13 +33,6 @@ LINGER_MS: Final = 500
 
 
 # -- readers of settings: a text or a given value in, the value or an error out ----------------------------------------
-DIALECTS: Final = (
-    *("4.4.0", "4.8.0", "4.9.0", "4.9.1", "4.9.2", "4.9.3", "4.9.5"),
-    *("5.0.0", "5.1.1", "5.1.4", "5.3.1", "5.3.2", "5.5.0"),
-)
-"""The releases of RocketMQ whose records can be written; the codec is not imported for their names."""
-
-
 def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -135,6 +129,12 @@ def _client_properties(value: object) -> str | dict[str, Any]:
         raise ValueError("a path or a mapping of client properties was expected") from None
 
 
+def _dialect(value: object) -> str:
+    from otel_mqtrace.wire.native.dialects import dialect_named  # noqa: PLC0415 - costs what few need
+
+    return dialect_named(str(value)).name
+
+
 def _one_of(*allowed: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in allowed:
@@ -154,8 +154,8 @@ def _setting(
 ) -> Any:
     """Return the field of one setting.
 
-    ``read`` takes a text or an object and returns the value; its ``ValueError`` or ``TypeError`` describes the valid
-    values. ``unset`` describes the default where ``default`` is ``None``.
+    ``read`` takes a text or an object and returns the value; its error of ``_accept`` describes the valid values.
+    ``unset`` describes the default where ``default`` is ``None``.
     """
     metadata = {"read": read, "unset": unset}
     if isinstance(default, dict):
@@ -186,7 +186,7 @@ class Settings:
     rocketmq_access_key: str | None = _setting(_text, secret=True)
     rocketmq_secret_key: str | None = _setting(_text, secret=True)
     landing_dir: str = _setting(_directory, "mqtrace-landing")
-    dialect: str = _setting(_one_of(*DIALECTS), "5.5.0")
+    dialect: str = _setting(_dialect, "5.5.0")
     region_id: str = _setting(_utf8_text, "DefaultRegion")
     region_name: str | None = _setting(_utf8_text, unset="no name")
     group_name: str | None = _setting(_utf8_text, unset="no name")
@@ -285,7 +285,7 @@ def _accept(values: dict[str, Any], name: str, value: object, *, source: str) ->
         return
     try:
         values[name] = _FIELDS[name].metadata["read"](value)
-    except (TypeError, ValueError) as problem:
+    except (TypeError, ValueError, UsageError) as problem:
         if name in NEVER_SHOWN:
             warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
             return

@@ -266,7 +266,7 @@ class _Inspection:
                 self.inventory.add_bad(BadPiece(**place, record_index=item["record_index"], **item["error"]))
             else:
                 self.inventory.add_item([item["timestamp_ms"]], item["topic"], item["group_name"])
-                self.inventory.dialects[item["dialect"] or "unknown"] += 1
+                self.inventory.dialects[item["dialect"]] += 1
                 self.inventory.written_by.update(item["written_by"] or ["unknown"])
             yield item
 

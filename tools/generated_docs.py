@@ -83,7 +83,7 @@ _AMBIGUITIES = (
     (
         "what a `SubAfter` of six or eight fields lacks",
         "only C++ and ONS write these forms",
-        "`dialect` is `cpp-2` or `ons`; `encode` writes `5.5.0`, an absent number as 0",
+        "`dialect` is `5.5.0`, as which `encode` writes it, an absent number as 0; `written_by` names the client",
     ),
     (
         "the eighth field of a `SubAfter` of eight",

@@ -46,7 +46,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "rocketmq_access_key": "its access key, where the brokers have access control; never shown",
     "rocketmq_secret_key": "its secret key; never shown",
     "landing_dir": "where `mqtrace_native_file` writes",
-    "dialect": "the release whose record layout is written ([dialects]({docs}wire-format.md#dialects))",
+    "dialect": "the release of RocketMQ whose record layout is written ([dialects]({docs}wire-format.md#dialects))",
     "region_id": "RocketMQ's region id",
     "region_name": "RocketMQ's region name; on spans only",
     "group_name": "the producer group",

@@ -161,7 +161,7 @@ def query_schema() -> str:
     made.made["Sighting"] = _closed(
         {
             "trace_type": made.of(model.TraceType),
-            "dialect": _OPTIONAL_TEXT,
+            "dialect": _TEXT,
             "written_by": _array(_TEXT),
             "seen": _COUNT,
             "places": _array(place),

@@ -54,7 +54,7 @@ _Native = Annotated[
 ]
 _Dialect = Annotated[
     str | None,
-    option("Output", f"The records of --native: one of mqtrace dialects, else {DEFAULT_DIALECT}.", metavar="NAME"),
+    option("Output", f"The records of --native: as this release writes, else {DEFAULT_DIALECT}.", metavar="NAME"),
 ]
 _State = Annotated[
     str | None,

@@ -14,6 +14,7 @@ from bridge.query.findings import findings, summarise
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
 from bridge.query.timeline import Kind, describe_end, events
 from otel_mqtrace.wire.native import absent
+from otel_mqtrace.wire.native.dialects import nearest_dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -276,7 +277,7 @@ def _event(event: Any) -> dict[str, Any]:
 def _sighting(sighting: Sighting) -> dict[str, Any]:
     return {
         "trace_type": sighting.trace_ctx.trace_type.value,
-        "dialect": sighting.dialect,
+        "dialect": nearest_dialect(sighting.dialect),
         "written_by": list(sighting.written_by),
         "seen": sighting.seen,
         "places": [_plain_fields(place) for place in sighting.places],

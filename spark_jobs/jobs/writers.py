@@ -20,7 +20,7 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.guess import WriterGuesses
 from otel_mqtrace.wire.native.layout import DIALECTS, absent
-from spark_jobs.policy.profiles import AUTO, BY_DESIGN, CALL_WITHOUT_REGION, MIXED, parse_release
+from spark_jobs.policy.profiles import AUTO, BY_DESIGN, CALL_WITHOUT_REGION, MIXED
 from spark_jobs.sources.kafka import messages_in
 from spark_jobs.sources.native import first_bodies
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bridge.addresses import Address
     from otel_mqtrace.model import TraceContext
     from otel_mqtrace.wire.native.guess import Guess
+    from otel_mqtrace.wire.native.layout import Release
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.sources.files import SourceFile, SourceSet
     from spark_jobs.sources.kafka import PartitionRange
@@ -163,12 +164,8 @@ class RecordSigns:
         return min((release for release in found if release is not None), default=None)
 
 
-_Release = tuple[int, ...]
-
-
-_RELEASES: Final[dict[str, tuple[_Release, _Release]]] = {
-    name: (parse_release(name), parse_release(dialect.releases.replace("-", ", ").split(", ")[-1]))
-    for name, dialect in DIALECTS.items()
+_RELEASES: Final = {
+    name: (dialect.release_ranges[0][0], dialect.release_ranges[-1][1]) for name, dialect in DIALECTS.items()
 }
 """The first and the last release of each dialect."""
 _NEWEST: Final = max(last for _, last in _RELEASES.values())
@@ -176,7 +173,7 @@ _BOUNDARIES: Final = sorted({bound for rule in BY_DESIGN for bound in (rule.sinc
 """The releases at which a rule begins or ends: between two of them every release is judged alike."""
 
 
-def _release_of(guess: Guess, *, has_no_region: bool) -> _Release | None:
+def _release_of(guess: Guess, *, has_no_region: bool) -> Release | None:
     fitting = [_RELEASES[name] for name in guess.writers if name in _RELEASES]
     if has_no_region:  # later clients record no call whose message has no region
         fitting = [(first, last) for first, last in fitting if first < CALL_WITHOUT_REGION.since]
@@ -186,7 +183,7 @@ def _release_of(guess: Guess, *, has_no_region: bool) -> _Release | None:
     return max(last for first, last in fitting if _generation(first) == oldest)
 
 
-def _generation(release: _Release) -> int:
+def _generation(release: Release) -> int:
     return sum(release >= bound for bound in _BOUNDARIES)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, parse_release
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
@@ -209,11 +209,6 @@ def parse_native_writer(text: str) -> tuple[str, tuple[int, ...]] | None:
     if not all(part.isdecimal() for part in parts):
         return None
     return name, tuple(map(int, parts))
-
-
-def parse_release(text: str) -> tuple[int, ...]:
-    """Return a release for comparison with others: ``(5, 3, 1)`` of ``5.3.1``."""
-    return tuple(map(int, text.split(".")))
 
 
 def is_newer_than_known(native_writer: str) -> bool:

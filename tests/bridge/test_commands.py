@@ -304,7 +304,7 @@ def test_lines_behind_a_torn_one_or_a_mark_are_read_and_a_raw_body_may_quote_a_l
         (["decode", "--framing", "xml"], "Invalid value for '--framing'"),
         (["decode", "--framing"], "Option '--framing' requires an argument; see 'mqtrace decode --help'"),
         (["decode", "--msg-type-map", "c"], "Invalid value for '--msg-type-map'"),
-        (["encode", "--dialect", "6.6.6"], "no dialect '6.6.6' can be written; name one of 4.4.0"),
+        (["encode", "--dialect", "6.6.6"], "no release 6.6.6 of RocketMQ is known; the nearest is 5.5.0"),
         (["decode", "--framing", "parquet"], "standard input: not a readable Parquet file"),
     ],
 )
@@ -489,12 +489,12 @@ def test_encode_is_the_inverse_of_decode(mqtrace, name, options):
 
 
 def test_named_dialect_overrides_the_dialect_of_records(mqtrace):
-    """`--dialect 4.8.0` writes 15 and 9 fields, `5.5.0/CLOUD` the channel's SubAfter."""
+    """`--dialect 4.8.0` writes 15 and 9 fields, `5.3.3/CLOUD` the channel's SubAfter."""
     _, records, _ = mqtrace("decode", stdin=PUB + SUB_BEFORE)
     _, old, _ = mqtrace("encode", "--dialect", "4.8.0", stdin=records)
     assert [piece.count(b"\x01") + 1 for piece in old.split(b"\x02")[:2]] == [15, 9]
     after = b'{"trace_type": "SubAfter", "msg_id": "ID"}'
-    assert mqtrace("encode", "--dialect", "5.5.0/CLOUD", stdin=after)[1].endswith(b"\x010\x01\x02")
+    assert mqtrace("encode", "--dialect", "5.3.3/CLOUD", stdin=after)[1].endswith(b"\x010\x01\x02")
     assert mqtrace("encode", "--dialect", "5.5.0", stdin=after)[1].endswith(b"\x010\x010\x01null\x02")
 
 

@@ -6,6 +6,8 @@ records have a given number of fields.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,18 +16,21 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.layout import (
     CLOUD_SUB_AFTER,
+    DEFAULT_DIALECT,
     DIALECTS,
     MESSAGE_TYPE_MAPS,
     NULL_TEXT,
     CloudSubAfter,
     Dialect,
     FieldCounts,
+    parse_release,
 )
 
 if TYPE_CHECKING:
     from otel_mqtrace.model import TraceContext
 
 
+_RELEASE: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){2}", re.ASCII)
 CLOUD_SUFFIX: Final = "/CLOUD"
 """Ends the name of a dialect whose ``SubAfter`` was written over the CLOUD access channel."""
 
@@ -103,12 +108,31 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
 """Known from their sources (apache/rocketmq-client-go, -client-cpp, rocketmq-ons, mxsm/rocketmq-rust)."""
 
 
+def find_dialect(name: str) -> Dialect | None:
+    """Return the writable dialect of that name, or of the RocketMQ release of that name; ``None`` if it is neither."""
+    if name in DIALECTS or not _RELEASE.fullmatch(name):
+        return DIALECTS.get(name)
+    release = parse_release(name)
+    return next((row for row in DIALECTS.values() if any(a <= release <= b for a, b in row.release_ranges)), None)
+
+
 def dialect_named(name: str) -> Dialect:
-    """Return the writable dialect of that name; ``UsageError`` lists the names when there is none."""
-    try:
-        return DIALECTS[name]
-    except KeyError:
-        raise UsageError(f"no dialect {name!r} can be written; name one of {', '.join(DIALECTS)}") from None
+    """Return what ``find_dialect`` does; ``UsageError`` names the nearest release, or all dialects."""
+    dialect = find_dialect(name)
+    if dialect is not None:
+        return dialect
+    if not _RELEASE.fullmatch(name):
+        raise UsageError(f"no dialect {name!r} can be written; name one of {', '.join(DIALECTS)}")
+    known = sorted({release for row in DIALECTS.values() for pair in row.release_ranges for release in pair})
+    nearest = known[max(bisect(known, parse_release(name)) - 1, 0)]
+    raise UsageError(f"no release {name} of RocketMQ is known; the nearest is {'.'.join(map(str, nearest))}")
+
+
+def nearest_dialect(name: str | None) -> str:
+    """Return the name to write a record under again: the default's for a form that only other clients write."""
+    if name is None or find_dialect(name.removesuffix(CLOUD_SUFFIX)) is None:
+        return DEFAULT_DIALECT
+    return name
 
 
 @lru_cache(maxsize=256)

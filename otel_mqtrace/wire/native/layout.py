@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import AccessChannel, MessageType, TraceBean, TraceContext, TraceType
@@ -175,6 +175,14 @@ class CloudSubAfter(Enum):
     TRAILING = f"{CLOUD_SUB_AFTER.count} fields and an empty one"
 
 
+Release: TypeAlias = tuple[int, ...]
+
+
+def parse_release(text: str) -> Release:
+    """Return a release for comparison with others: ``(5, 3, 1)`` of ``5.3.1``."""
+    return tuple(map(int, text.split(".")))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldCounts:
     """How many fields a writer's records have, by type; counts include the type name."""
@@ -204,6 +212,12 @@ class Dialect(FieldCounts):
     end_transaction: int | None = 13
     message_type_map: str = "a"
     splits_keys: bool = True
+
+    @property
+    def release_ranges(self) -> tuple[tuple[Release, Release], ...]:
+        """The first and the last of each range of ``releases``."""
+        ranges = (text.split("-") for text in self.releases.split(", "))
+        return tuple((parse_release(one[0]), parse_release(one[-1])) for one in ranges)
 
     @property
     def message_types(self) -> tuple[MessageType, ...]:

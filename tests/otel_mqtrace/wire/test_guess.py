@@ -2,9 +2,10 @@
 
 import pytest
 
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire import native
-from otel_mqtrace.wire.native.dialects import Shape, quirks_of, writers_of
+from otel_mqtrace.wire.native.dialects import Shape, dialect_named, quirks_of, writers_of
 from otel_mqtrace.wire.native.layout import MESSAGE_TYPE_MAPS, CloudSubAfter
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.trace_stories import body_of, end_transaction
@@ -138,6 +139,29 @@ GLUING = ("Java client 4.9.5 to 4.9.8", "Java client 5.1.4 to 5.3.0")
 )
 def test_writers_are_named_as_ranges(shape, dialect, writers):
     assert writers_of(shape, dialect) == writers
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [
+        ("4.4.0", "4.4.0"),
+        ("4.6.1", "4.4.0"),
+        ("4.9.8", "4.9.5"),
+        ("5.1.0", "5.0.0"),
+        ("5.3.0", "5.1.4"),
+        ("5.3.3", "5.3.2"),
+    ],
+)
+def test_release_inside_a_range_is_written_as_its_dialect(release, name):
+    assert dialect_named(release).name == name
+
+
+@pytest.mark.parametrize(
+    ("release", "nearest"), [("3.2.6", "4.4.0"), ("4.9.9", "4.9.8"), ("5.0.5", "5.0.0"), ("6.0.0", "5.5.0")]
+)
+def test_unknown_release_is_refused_with_the_nearest_one(release, nearest):
+    with pytest.raises(UsageError, match=f"no release {release} .* nearest is {nearest}$"):
+        dialect_named(release)
 
 
 def test_quirks_of_a_dialect_name_its_map():

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import pytest
 
-from bridge.codec.records_json import body_json
+from bridge.codec.records_json import body_json, target_named
 from otel_mqtrace.model import AccessChannel, TraceType
 from otel_mqtrace.wire.native import decode_body, encode_context
 from otel_mqtrace.wire.native.layout import BEAN_FIELDS, FIELDS
@@ -114,6 +114,7 @@ def test_every_vector_of_the_reference_is_here():
 def test_body_is_read_like_its_vector(item):
     read = list(body_json(0, decode_body(item["body"].encode(), msg_type_map=item.get("msg_type_map", "a"))))
     assert [_fields_of(record, ours) for record, ours in zip(read, item["ours"], strict=True)] == item["ours"]
+    assert all(target_named(record["dialect"]) for record in read if "error" not in record)
 
 
 def _fields_of(record, ours):
