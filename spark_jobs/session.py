@@ -165,7 +165,7 @@ def build_session(
     (``1g``, ``512m``); ``extra`` are Spark settings that win over every table of this module but ``MEANING``.
 
     Raises:
-        MissingExtraError: pyspark is not installed, or a package that its Connect client needs.
+        MissingExtraError: pyspark or its pandas is not installed, or what its Connect client needs.
         PeerError: Java 17 or later is missing, the JVM did not start, or no Connect server answers.
         UsageError: the memory is not a size, or Spark refuses the master or a setting.
     """
@@ -407,6 +407,9 @@ def _keep_handler() -> Iterator[None]:
 def _session_class() -> type[SparkSession]:
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415  (optional extra: the sentence below is the point)
+        from pyspark.sql.pandas.utils import require_minimum_pandas_version  # noqa: PLC0415
+
+        require_minimum_pandas_version()  # a platform's own pyspark may come without
     except ImportError as error:
         raise MissingExtraError("reconciling on Spark", "spark") from error
     return SparkSession

@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import MissingExtraError, UsageError
 from spark_jobs import session
 
 
@@ -58,6 +58,12 @@ def test_master_is_the_option_then_spark_submit_then_spark_remote_then_this_mach
 def test_invalid_memory_is_refused(memory):
     with pytest.raises(UsageError, match="driver memory"):
         session.build_session(driver_memory=memory)
+
+
+def test_pyspark_without_pandas_is_a_missing_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[spark\]"):
+        session.build_session()
 
 
 def test_spark_home_is_named_where_spark_does_not_start(monkeypatch):
