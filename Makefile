@@ -118,11 +118,12 @@ clean: ## remove what make made: the environment, caches, builds
 	find otel_mqtrace bridge spark_jobs tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A Java that is missing is installed as a wheel; one that is there is only asked for its version.
+FIND_JAVA := $(BIN)/python -c 'from spark_jobs.java import find_java; print(find_java())'
 .PHONY: java
 java: $(READY)
-	@$(BIN)/python -m spark_jobs.java >/dev/null 2>&1 || { \
+	@$(FIND_JAVA) >/dev/null 2>&1 || { \
 	  echo "make: no Java 17 or later here, installing one into $(VENV) (the 'jre' extra)"; \
-	  PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[jre]' && $(BIN)/python -m spark_jobs.java; }
+	  PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[jre]' && $(FIND_JAVA); }
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: error: no $(PYTHON): install Python 3.10 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 2; }

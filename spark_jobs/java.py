@@ -1,7 +1,4 @@
-"""Find Java: ``JAVA_HOME``, then ``java`` on the path, then the wheel of the ``jre`` extra.
-
-``python -m spark_jobs.java`` prints the Java that it finds, or one line with the remedy (exit 2).
-"""
+"""Find Java: ``JAVA_HOME``, then ``java`` on the path, then the wheel of the ``jre`` extra."""
 
 from __future__ import annotations
 
@@ -11,17 +8,16 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.storage.paths import write_atomically
 from bridge.storage.stores import find_javas
-from otel_mqtrace._errors import MqTraceError, PeerError, describe_install
+from otel_mqtrace._errors import PeerError, describe_install
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 MINIMUM_JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
@@ -151,18 +147,3 @@ def _wrap(java: Path, probed: _Probed, cache_dir: Path) -> Path:
             f"cannot write the Java start script {target} ({error.strerror}): set XDG_CACHE_HOME to a writable folder",
         ) from error
     return home
-
-
-def main(*, find: Callable[[], JavaHome] = find_java) -> int:
-    """Print the Java that Spark will use; return 0, or 2 without one."""
-    try:
-        java = find()
-    except MqTraceError as error:
-        sys.stderr.write(f"mqtrace: error: {error}\n")
-        return 2
-    sys.stdout.write(f"Java {java.major} ({java.source}): {java.path}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

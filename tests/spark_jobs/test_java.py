@@ -2,12 +2,11 @@
 
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from otel_mqtrace._errors import PeerError
-from spark_jobs.java import OPENED_PACKAGE_FLAG, SPARK_MODULE_FLAG, find_java, main
+from spark_jobs.java import OPENED_PACKAGE_FLAG, SPARK_MODULE_FLAG, find_java
 from tests.support.programs import run_program
 
 ANSWER = """#!/bin/sh
@@ -92,11 +91,3 @@ def test_unwritable_cache_names_the_variable_that_moves_it_where_a_java_needs_on
         find_java(environ=environ, cache_dir=cache)
     with_the_module = _java(tmp_path / "other")
     assert find_java(environ={**environ, "JAVA_HOME": str(with_the_module)}, cache_dir=cache).path == with_the_module
-
-
-def test_command_prints_the_java_or_exits_with_2(tmp_path, capsys):
-    environ = {"JAVA_HOME": str(_java(tmp_path / "real")), "PATH": "/usr/bin:/bin"}
-    assert main(find=lambda: find_java(environ=environ)) == 0
-    assert "Java 17 (JAVA_HOME)" in capsys.readouterr().out
-    assert main(find=Mock(side_effect=PeerError("no Java"))) == 2
-    assert capsys.readouterr().err == "mqtrace: error: no Java\n"
