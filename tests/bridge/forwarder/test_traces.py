@@ -159,9 +159,9 @@ def test_settled_message_is_neither_landed_nor_delivered_again(receiver, deliver
 
     def run(source):
         spans = SpanForwarding(delivery, resume_file=ResumeFile(tmp_path / "memory.json"), clock=clock)
-        return forward_once(source, LandingWriter(tmp_path), spans=spans), spans.counts
+        return forward_once(source, LandingWriter(tmp_path, max_part_bytes=1), spans=spans), spans.counts
 
-    run(log)
+    assert run(log)[0].spans == 2
     clock.advance(ms=100)
     again, counts = run(log.restarted())
     assert (again.messages, again.spans, counts.records, counts.pending) == (0, 0, 2, 2)

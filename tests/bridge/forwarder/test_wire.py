@@ -168,8 +168,10 @@ def _encoded(events):
 
 
 def _deliver(events, endpoint):
+    handlers = [*OtlpDelivery._logger.handlers]
     with closing(OtlpDelivery(endpoint)) as delivery:
         delivery.deliver(events, SpanRules())
+    assert OtlpDelivery._logger.handlers == handlers
     return delivery.rejected
 
 

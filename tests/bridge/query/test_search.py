@@ -89,6 +89,13 @@ def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():
         assert (row.time_ms, row.attempts) == (T0, 0)
 
 
+def test_end_without_a_group_has_a_row_where_its_message_has_no_other():
+    nameless = replace(end(T0, TransactionState.COMMIT_MESSAGE), group_name="")
+    for events, groups in (([nameless], [None]), ([nameless, pub()], ["shop"])):
+        (story,) = searching.search(Shelf(landed(*events)), Query(), BodyDecoder(), limit=1).stories
+        assert [row.group for row in rows_of(story, Query())] == groups
+
+
 def test_delivery_without_a_topic_is_of_the_topic_that_its_message_was_first_sent_to():
     sends = pub(msg_id="A1"), pub(T0 + 50, msg_id="A1", topic="orders.billing.retry.1")
     shelf = Shelf(landed(*sends, *consume("R1", T0 + 60, msg_id="A1", group="stock")))
