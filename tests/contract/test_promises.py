@@ -55,8 +55,9 @@ one queue and one worker per exporter -> {SPANS}/test_processor.py::test_flush_o
 preset rocketmq4, rocketmq5 -> {SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_rocketmq_generation
 stats() adds up at every instant -> {SPANS}/test_queue.py::test_account_balances_and_the_bound_holds_while_threads_offer
 tunables from MQTRACE_*, then OTEL_BSP_* -> {SPANS}/test_mapping.py::test_environment_is_used_without_arguments
-exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
-exporter mqtrace_otlp, stock exporters keep working -> {OTLP}::test_exporter_is_found_by_its_name, {OTLP}::test_stock_exporter_keeps_its_encoder
+exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq, mqtrace_otlp -> test_exporters_are_entry_points_with_plain_keywords
+mqtrace_otlp: plain values -> {OTLP}::test_http_compresses_spans_as_code_or_the_environment_sets
+stock exporters keep working -> {OTLP}::test_stock_exporter_keeps_its_encoder
 SendHook, ConsumeHook -> {HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 codec -> {CODEC}::test_written_context_is_read_back
 otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_embedded_broker_comes_with_the_kit
@@ -158,13 +159,13 @@ def test_processor_signature():
     assert inspect.signature(MqTraceSpanProcessor.force_flush).parameters["timeout_millis"].default == 30_000
 
 
-@pytest.mark.parametrize("name", ["mqtrace_native", "mqtrace_native_file", "mqtrace_native_rocketmq"])
+@pytest.mark.parametrize("name", ["mqtrace_native", "mqtrace_native_file", "mqtrace_native_rocketmq", "mqtrace_otlp"])
 def test_exporters_are_entry_points_with_plain_keywords(name):
     """Declarative configuration calls them with the YAML mapping."""
     (point,) = entry_points(group="opentelemetry_traces_exporter", name=name)
-    parameters = inspect.signature(point.load()).parameters.values()
-    assert {each.kind for each in parameters} == {inspect.Parameter.KEYWORD_ONLY}
-    assert all(each.default is not inspect.Parameter.empty for each in parameters)
+    named = [each for each in inspect.signature(point.load()).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    assert {each.kind for each in named} == {inspect.Parameter.KEYWORD_ONLY}
+    assert all(each.default is not inspect.Parameter.empty for each in named)
 
 
 APPLICATION = """

@@ -10,7 +10,6 @@ import requests
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http import trace_exporter as stock
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_service
-from opentelemetry.sdk._configuration import _import_exporters
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext
@@ -61,11 +60,6 @@ def test_http_compresses_spans_as_code_or_the_environment_sets(spans, receiver, 
     bodies = [each.SerializeToString(deterministic=True) for each in expected.resource_spans[0].scope_spans[0].spans]
     assert sorted(body for kept in receiver.spans.values() for _, body in kept) == sorted(bodies)
     assert receiver.paths == ["/v1/traces"]
-
-
-def test_exporter_is_found_by_its_name():
-    loaded, *_ = _import_exporters(["mqtrace_otlp"], [], [])
-    assert loaded == {"mqtrace_otlp": OtlpSpanExporter}
 
 
 def test_stock_exporter_keeps_its_encoder():
