@@ -318,16 +318,15 @@ def warnings(traced, caplog):
         ({"spool_dir": "spool"}, 300, ("wait on disk",)),
         ({"bootstrap_servers": None}, 300, ("MQTRACE_BOOTSTRAP_SERVERS",)),
         (
-            {"bootstrap_servers": "\udcff:9092"},
+            {"bootstrap_servers": "SASL_SSL://me:hush@\udcff:9092"},
             300,
-            ("for \\udcff:9092 cannot be built: 'utf-8' codec can't encode", "correct MQTRACE_BOOTSTRAP_SERVERS"),
+            ("for SASL_SSL://…@\\udcff:9092 cannot be built: 'utf-8' codec", "correct MQTRACE_BOOTSTRAP_SERVERS"),
         ),
         ({"bootstrap_servers": f"SASL_SSL://me:hush@{DEAD}"}, 300, (f"SASL_SSL://…@{DEAD} ",)),
-        ({"bootstrap_servers": "SASL_SSL://me:hush@\udcff"}, 300, ("SASL_SSL://…@\\udcff cannot be built",)),
     ],
     ids=[
-        *("no broker", "given up by us", "a wrong property", "a spool", "no known broker", "a variable not in UTF-8"),
-        *("a password in the address", "a password in an address that is refused"),
+        *("no broker", "given up by us", "a wrong property", "a spool", "no known broker"),
+        *("a password in an address that is not in UTF-8", "a password in the address"),
     ],
 )
 def test_failed_delivery_is_one_line_with_the_setting(warnings, tmp_path, monkeypatch, options, timeout_ms, words):
