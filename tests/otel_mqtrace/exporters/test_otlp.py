@@ -120,12 +120,12 @@ def test_partial_success_is_read_in_protobuf_and_in_json(reply, rejected):
 def test_waiting_batches_share_one_request_limited_by_size(receiver, exporter, monkeypatch):
     processor = MqTraceSpanProcessor(exporter, max_export_batch_size=10, background=False)
     tracer = tracer_of(processor)
-    for most_bytes, ended, exported, requests in ((1 << 20, 35, 30, 1), (1, 15, 20, 1 + 2)):
+    for most_bytes, ended, exported, posted in ((1 << 20, 35, 30, 1), (1, 15, 20, 1 + 2)):
         monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", most_bytes)
         for _ in range(ended):
             tracer.start_span("pack").end()
         assert processor.run_once() == exported
-        assert len(receiver.paths) == requests
+        assert len(receiver.paths) == posted
     assert processor.force_flush()
     assert len(receiver.spans) == 50
 
