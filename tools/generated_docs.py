@@ -58,7 +58,7 @@ _AMBIGUITIES = (
     (
         "the writer's version",
         "nothing on the wire names it",
-        "`dialect` is the newest writer of that shape; `mqtrace dialects FILE` prints all that fit, with the evidence",
+        "`dialect` is the newest writer of that shape; `mqtrace dialects FILE` names all that fit: Go shows by its ids",
     ),
     (
         "the ordinal of a message type",

@@ -18,9 +18,9 @@ from otel_mqtrace.model import (
     TransactionState,
 )
 from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, explode
-from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX, dialect_named, find_dialect, nearest_dialect, writers_of
+from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX, dialect_named, is_by_go, nearest_dialect, writers_of
 from otel_mqtrace.wire.native.encode import encode_context
-from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, FIELDS, CloudSubAfter, FieldKind
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, DIALECTS, FIELDS, CloudSubAfter, FieldKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ def body_json(body_index: int, decoded: DecodedBody, *, explode_batches: bool = 
             "body_index": body_index,
             "record_index": index,
             "dialect": nearest_dialect(dialect),
-            "written_by": list(writers_of(shape, dialect)),
+            "written_by": list(writers_of(shape, dialect, by_go=is_by_go(trace_ctx))),
         }
         records = explode(trace_ctx) if explode_batches else (trace_ctx,)
         items[index] = [place | _record_json(each) for each in records]
@@ -148,11 +148,9 @@ def _target_of(name: str) -> Target:
 
     A glued CLOUD record is repaired by the default dialect's CLOUD form; an imitator's record becomes Java's.
     """
-    known = find_dialect(name.removesuffix(CLOUD_SUFFIX))
-    channel = AccessChannel.CLOUD if name.endswith(CLOUD_SUFFIX) else AccessChannel.LOCAL
-    if known is None or (channel is AccessChannel.CLOUD and known.cloud_sub_after is CloudSubAfter.GLUED):
-        return DEFAULT_DIALECT, channel
-    return known.name, channel
+    dialect, channel = target_named(nearest_dialect(name))
+    is_glued = channel is AccessChannel.CLOUD and DIALECTS[dialect].cloud_sub_after is CloudSubAfter.GLUED
+    return DEFAULT_DIALECT if is_glued else dialect, channel
 
 
 def encode_lines(

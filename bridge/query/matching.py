@@ -19,7 +19,7 @@ from otel_mqtrace.message_id import ID_SHAPE
 from otel_mqtrace.model import KEY_SEPARATOR, ResourceName, strip_prefixes
 from otel_mqtrace.wire.native import explode
 from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR, is_cuttable
-from otel_mqtrace.wire.native.dialects import writers_of
+from otel_mqtrace.wire.native.dialects import is_by_go, writers_of
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, REPLACEMENT
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _sightings(message: LandedMessage, decoded: DecodedBody, query: Query) -> It
                     dialect=dialect,
                     places=(_place(message, index),),
                     of_batch=len(pieces),
-                    written_by=writers_of(shape, dialect),
+                    written_by=writers_of(shape, dialect, by_go=is_by_go(trace_ctx)),
                 )
 
 

@@ -276,7 +276,7 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
 
 def _send(sighting: Sighting) -> Send:
     trace_ctx, bean = sighting.trace_ctx, sighting.bean
-    begin_ms = started_ms(trace_ctx, sighting.dialect)
+    begin_ms = started_ms(trace_ctx)
     return Send(
         begin_ms=begin_ms,
         end_ms=None if begin_ms is None or trace_ctx.cost_ms is None else begin_ms + trace_ctx.cost_ms,
@@ -322,7 +322,7 @@ def _list_distinct(texts: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _order(sighting: Sighting) -> tuple[float, str]:
-    return _or_last(started_ms(sighting.trace_ctx, sighting.dialect)), repr(sighting.trace_ctx)
+    return _or_last(started_ms(sighting.trace_ctx)), repr(sighting.trace_ctx)
 
 
 class Kind(str, Enum):

@@ -47,12 +47,10 @@ class Shape(NamedTuple):
 class Imitator(FieldCounts):
     """A client in another language that writes a form of Java's format.
 
-    ``stamps_after_send``: the time of a ``Pub`` is taken after the answer, not before the call.
     ``absent_keys``: its text for a message of a listener call without keys.
     """
 
     quirks: str
-    stamps_after_send: bool = False
     absent_keys: str = NULL_TEXT
 
 
@@ -63,7 +61,6 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
         pub=15,
         sub_before=9,
         sub_after=9,
-        stamps_after_send=True,
         quirks="Pub time is taken after the send; cost is not divided; keys empty on Pub, null on Sub; codes 0 and 4",
     ),
     Imitator(
@@ -72,7 +69,6 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
         pub=14,
         sub_before=8,
         sub_after=7,
-        stamps_after_send=True,
         quirks="Pub time is taken after the send",
     ),
     Imitator(
@@ -106,6 +102,9 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
     ),
 )
 """Known from their sources (apache/rocketmq-client-go, -client-cpp, rocketmq-ons, mxsm/rocketmq-rust)."""
+GO: Final = frozenset({"go-2.1.1", "go-2.1.0"})
+_GO_ID: Final = re.compile("[0-9A-F]{12}0{8}[0-9a-f]{12}")
+"""Address and process id, no class loader, then time and counter in lower case: Go's ``primitive.CreateUniqID``."""
 
 
 def find_dialect(name: str) -> Dialect | None:
@@ -136,11 +135,15 @@ def nearest_dialect(name: str | None) -> str:
 
 
 @lru_cache(maxsize=256)
-def writers_of(shape: Shape, dialect: str | None) -> tuple[str, ...]:
+def writers_of(shape: Shape, dialect: str | None, *, by_go: bool = False) -> tuple[str, ...]:
     """Return every known writer of such a record, in words: ``("Java client 4.4.0 to 4.8.0", "Go up to 2.1.0")``.
 
     ``dialect`` is the one that the decoder named. Bodies read under message type map B have writers of that map only.
+    ``by_go`` is what ``is_by_go`` returns.
     """
+    go = tuple(each.releases for each in IMITATORS if each.name in GO and shape in shapes_of(each))
+    if by_go and go:
+        return go
     is_map_b = dialect in DIALECTS and DIALECTS[dialect].message_type_map == "b"
     ranges: list[list[str]] = []
     follows = False
@@ -169,16 +172,17 @@ def quirks_of(dialect: Dialect) -> str:
     return "; ".join(quirks)
 
 
-def started_ms(trace_ctx: TraceContext, writer: str | None) -> int | None:
-    """Return when a send began, in ms since the Unix epoch: Go's clients stamp a ``Pub`` when it is over.
+def is_by_go(trace_ctx: TraceContext) -> bool:
+    """Return whether a ``Pub`` is of Go's client: by its id, and Java would write ``null`` for no text."""
+    bean = trace_ctx.beans[0]
+    is_own = trace_ctx.trace_type is TraceType.PUB and _GO_ID.fullmatch(bean.msg_id or "") is not None
+    return is_own and NULL_TEXT not in {bean.tags, bean.keys}
 
-    ``writer`` is a name of ``mqtrace dialects``; for every other writer and type the stamp is the start already.
-    """
+
+def started_ms(trace_ctx: TraceContext) -> int | None:
+    """Return when a send began, in ms since the Unix epoch: Go's clients stamp a ``Pub`` when it is over."""
     stamp_ms = trace_ctx.timestamp_ms
-    late = {each.name for each in IMITATORS if each.stamps_after_send}
-    if stamp_ms is None or trace_ctx.trace_type is not TraceType.PUB or writer not in late:
-        return stamp_ms
-    return stamp_ms - (trace_ctx.cost_ms or 0)
+    return stamp_ms - (trace_ctx.cost_ms or 0) if stamp_ms is not None and is_by_go(trace_ctx) else stamp_ms
 
 
 def shapes_of(writer: FieldCounts) -> frozenset[Shape]:

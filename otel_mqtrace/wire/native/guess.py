@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace.model import MessageType, TraceType
-from otel_mqtrace.wire.native.dialects import IMITATORS, Shape, shapes_of
+from otel_mqtrace.wire.native.dialects import GO, IMITATORS, Shape, is_by_go, shapes_of
 from otel_mqtrace.wire.native.layout import DIALECTS, MESSAGE_TYPE_MAPS, NULL_TEXT, CloudSubAfter
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class _GroupCounts:
     shapes: Counter[Shape] = field(default_factory=Counter)
     absent_keys: Counter[str] = field(default_factory=Counter)
     ordinals: Counter[tuple[TraceType, int]] = field(default_factory=Counter)
+    by_go: int = 0
 
 
 class WriterGuesses:
@@ -68,6 +69,7 @@ class WriterGuesses:
         for trace_ctx, shape in zip(decoded.contexts, decoded.shapes, strict=True):
             seen = self._seen[self._find_group(trace_ctx)]
             seen.shapes[shape] += 1
+            seen.by_go += is_by_go(trace_ctx)
             bean = trace_ctx.beans[0]
             if trace_ctx.trace_type is TraceType.SUB_BEFORE and bean.keys in _ABSENT_KEYS:
                 seen.absent_keys[bean.keys] += 1
@@ -91,12 +93,15 @@ def _guess(group: str | None, seen: _GroupCounts) -> Guess:
     fitting = [name for name in _SHAPES if seen.shapes.keys() <= _SHAPES[name]]
     for keys in seen.absent_keys:
         fitting = [name for name in fitting if name in _ABSENT_KEYS[keys]]
+    if seen.by_go:
+        fitting = [name for name in fitting if name in GO]
     if map_name is not None:
         fitting = [name for name in fitting if (name in _MAP_B) == (map_name == "b")]
     in_order = sorted(seen.shapes.items(), key=lambda each: (each[0].trace_type.value, each[0].fields))
     evidence = [
         *(f"{count} {_describe(shape)}" for shape, count in in_order),
         *(f"{count} SubBefore whose absent keys read {keys!r}" for keys, count in seen.absent_keys.items()),
+        *([f"{seen.by_go} Pub with the message id of a Go client"] if seen.by_go else []),
         *of_map,
     ]
     return Guess(group, seen.shapes.total(), tuple(fitting), map_name, tuple(evidence))
