@@ -187,6 +187,8 @@ class ClientInstrumentor:
         # Loaded only now: an application that merely imports an instrumentor does not pay for the SDK.
         from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415
 
+        if "factories" not in options:  # _instrument() was called itself, as OpenTelemetry names it
+            options |= self._prepare(options)
         report(self, outcome=self._patch_client(**options))
 
     def _patch_client(  # noqa: PLR0913 - the public options that are objects, each by its name

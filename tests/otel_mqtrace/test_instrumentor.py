@@ -271,14 +271,16 @@ def test_exporter_with_a_wrong_variable_of_opentelemetry_is_refused_with_the_fix
         *({"process_context": "sideways"}, {"queue_size": -1}, {"nonsense": 1}),
     ],
 )
-def test_option_of_a_wrong_type_is_one_warning(instrumentor, caplog, monkeypatch, option):
+@pytest.mark.parametrize("method", ["instrument", "_instrument"])
+def test_option_of_a_wrong_type_is_one_warning(instrumentor, caplog, option, method):
     before = instrumentor.unrecorded
-    instrumentor.instrument(**{"tracer_provider": TracerProvider(), "exporters": (), **option})
+    getattr(instrumentor, method)(**{"tracer_provider": TracerProvider(), "exporters": (), **option})
     (warning,) = caplog.records
     assert f"option {next(iter(option))}" in warning.getMessage()
     assert warning.exc_info is None
     assert instrumentor.patches is not None
     assert instrumentor.unrecorded == before
+    instrumentor._uninstrument()
 
 
 @pytest.mark.parametrize(
