@@ -28,7 +28,7 @@ from bridge.forwarder.span_fields import SpanRules
 from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import plural, visible
 from bridge.storage.paths import as_path
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.client_properties import read_properties, without_password
 from otel_mqtrace.config import Settings
 from otel_mqtrace.landing import claim, native_directory
@@ -79,8 +79,9 @@ class ForwardOptions:
 def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     """Forward, print what was moved, and return the exit code.
 
-    It is 0, 1 when a peer failed or a directory was full later (after the first commit, be it of nothing, or when all
-    peers had answered), 2 when the source or the receiver did not answer at the start. After 1 only JSON is printed.
+    It is 0, 1 when a peer failed, a directory was full or a codec was missing later (after the first commit, be it of
+    nothing, or when all peers had answered), 2 when the source or the receiver did not answer at the start. After 1
+    only JSON is printed.
 
     Raises:
         UsageError: a contradictory option, or a directory that cannot be written at the start.
@@ -112,8 +113,8 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                 )
             if forwarding is not None:
                 forwarding.hold()  # of what is committed nothing is remembered: positions may be moved back
-        except (PeerError, UsageError) as error:
-            if isinstance(error, UsageError) and not source.has_committed:
+        except MqTraceError as error:
+            if not isinstance(error, PeerError) and not source.has_committed:
                 raise
             typer.echo(f"mqtrace: error: {visible(str(error), limit=None)}", err=True)
             have_answered = source.has_answered and (forwarding is None or forwarding.has_delivered)

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -181,6 +182,16 @@ def test_source_that_stops_answering_before_anything_came_is_exit_1(receiver, ca
             "mqtrace: error: the broker broker-a of T does not answer: "
             f"{cluster.brokers[0].address} closed the connection; see that it runs\n"
         )
+
+
+def test_codec_that_is_found_missing_later_is_exit_1(receiver, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with RemotingCluster(queues=1) as cluster:
+        broker, source = cluster.brokers[0], f"rocketmq://{cluster.namesrv}/T"
+        broker.put(body_of(pub()))
+        receiver.on_request = lambda *_: broker.put(b"", sys_flag=1 | 1 << 8)
+        assert main(["forward", "--source", source, "--otlp-endpoint", receiver.endpoint]) == 1
+    assert "compressed by lz4 needs the 'reconcile' extra" in capsys.readouterr().err
 
 
 def _await_sleep(process):
