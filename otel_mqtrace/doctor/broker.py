@@ -33,7 +33,10 @@ _SPOOLED: Final = "wait on disk"
 """What the exporter's line about its spool has in it: a spool may be set in code."""
 _NO_CONTROLLER: Final = "not measured: the brokers name no controller, which would answer"
 _WILL_BE_CREATED: Final = "the trace topic is missing and will be created by the first export"
-_LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
+_LEGAL_TOPIC: Final = {
+    "Kafka": (re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}"), "249 letters, digits, dots, hyphens and underscores"),
+    "RocketMQ": (re.compile(r"[A-Za-z0-9%|_-]{1,127}"), "127 letters, digits, hyphens, underscores, % and |"),
+}
 _quiet: Final = logging.getLogger("otel_mqtrace.doctor.client")
 
 
@@ -44,6 +47,8 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
     """
     if _EXPORTER not in settings.exporters:
         checkup.facts["broker"] = "not used: mqtrace_native is not among the exporters"
+        return
+    if not _check_name(checkup, settings, "Kafka"):
         return
     connection = _resolve_connection(checkup, settings, servers)
     if connection is None:
@@ -96,7 +101,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
 
 def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
     """Check that a RocketMQ takes messages for the trace topic; nothing is sent."""
-    if _ROCKETMQ_EXPORTER not in settings.exporters:
+    if _ROCKETMQ_EXPORTER not in settings.exporters or not _check_name(checkup, settings, "RocketMQ"):
         return
     try:
         checkup.facts["rocketmq"] = {"topic": settings.trace_topic, "queues": _count_queues(settings)}
@@ -107,6 +112,15 @@ def examine_rocketmq(checkup: Checkup, settings: Settings) -> None:
             checkup.facts["rocketmq"] = _WILL_BE_CREATED
         else:
             checkup.add("trace_topic_missing/rocketmq", where="MQTRACE_TRACE_TOPIC", error=error)
+
+
+def _check_name(checkup: Checkup, settings: Settings, system: str) -> bool:
+    legal, allowed = _LEGAL_TOPIC[system]
+    if legal.fullmatch(settings.trace_topic):
+        return True
+    where, topic = "MQTRACE_TRACE_TOPIC", repr(settings.trace_topic)
+    checkup.add("trace_topic_missing/name", where=where, system=system, topic=topic, allowed=allowed)
+    return False
 
 
 def _count_queues(settings: Settings) -> int:
@@ -152,13 +166,10 @@ def _resolve_connection(checkup: Checkup, settings: Settings, servers: str | Non
 
 
 def _report_missing_topic(checkup: Checkup, settings: Settings) -> None:
-    topic = settings.trace_topic
-    if not _LEGAL_TOPIC.match(topic):
-        checkup.add("trace_topic_missing/name", where="MQTRACE_TRACE_TOPIC", topic=repr(topic))
-    elif settings.create_trace_topic:
+    if settings.create_trace_topic:
         checkup.facts["broker"]["note"] = _WILL_BE_CREATED
     else:
-        checkup.add("trace_topic_missing", where="MQTRACE_TRACE_TOPIC", topic=topic)
+        checkup.add("trace_topic_missing", where="MQTRACE_TRACE_TOPIC", topic=settings.trace_topic)
 
 
 def _read_configuration(checkup: Checkup, settings: Settings, admin: Any) -> str | dict[str, str | None]:

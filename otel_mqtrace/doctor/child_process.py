@@ -100,9 +100,10 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]], command: Se
     if any(has_ended for has_ended, _ in accounts) and not any(account["offered"] for _, account in accounts):
         checkup.add("nothing_recorded", where="the command")
     outcomes = [client["outcome"] for each in reports for client in each["clients"].values()]
-    if set(outcomes) == {"no_client"}:
+    is_tried = "mqtrace_" not in os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")  # else that is the finding
+    if is_tried and set(outcomes) == {"no_client"}:
         checkup.add("client_missing/command", where="the command", install=describe_install("kafka"))
-    elif _INSTRUMENTED not in outcomes and checkup.healthy:
+    elif is_tried and _INSTRUMENTED not in outcomes and checkup.healthy:
         checkup.add("not_instrumented/client", where="the command", install=describe_install("kafka"))
     return next((each["application_servers"] for each in reports if each["application_servers"]), None)
 

@@ -70,8 +70,8 @@ error broker_unreachable/rocketmq: RocketMQ takes no records: $error
   fix: start the name server and the brokers, or set MQTRACE_NAMESRV to host:port of a name server
 error trace_topic_missing: topic $topic does not exist: every record is lost
   fix: create $topic, or set MQTRACE_CREATE_TRACE_TOPIC=true
-error trace_topic_missing/name: Kafka can have no topic named $topic: every record is lost
-  fix: name one of at most 249 letters, digits, dots, hyphens and underscores
+error trace_topic_missing/name: $system can have no topic named $topic: every record is lost
+  fix: name one of at most $allowed
 error trace_topic_missing/rocketmq: RocketMQ takes no records: $error
   fix: set traceTopicEnable=true at the brokers, or MQTRACE_CREATE_TRACE_TOPIC=true for another topic
 warning trace_topic_compacted: the trace topic is compacted: of records with the same key only the last one stays

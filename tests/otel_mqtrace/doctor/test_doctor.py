@@ -226,16 +226,22 @@ def test_doctor_leaves_no_files(examine, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("topic", "is_advised"), [("nobody-made-this", True), ("bad topic/x", False)])
-def test_missing_trace_topic_is_found_and_not_created(examine, kafka, topic, is_advised):
-    changes = {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_TRACE_TOPIC": topic}
+def test_missing_trace_topic_is_found_and_not_created(examine, kafka):
+    changes = {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_TRACE_TOPIC": "nobody-made-this"}
     changes["MQTRACE_BOOTSTRAP_SERVERS"] = kafka.bootstrap_servers
     for _ in range(2):
         findings, facts = examine(**changes)
         assert set(findings) == {"trace_topic_missing"}
     assert facts["broker"]["brokers"] == 1
-    assert ("create" in findings["trace_topic_missing"]["fix"]) is is_advised
-    assert (examine(**changes, MQTRACE_CREATE_TRACE_TOPIC="true")[0] == {}) is is_advised
+    assert "create" in findings["trace_topic_missing"]["fix"]
+    assert examine(**changes, MQTRACE_CREATE_TRACE_TOPIC="true")[0] == {}
+
+
+@pytest.mark.parametrize(("exporter", "topic"), [("", "bad topic"), ("", "a" * 250), ("", ".."), ("_rocketmq", "a.b")])
+def test_trace_topic_that_no_broker_can_have_is_found_without_one(examine, exporter, topic):
+    changes = {"MQTRACE_TRACE_TOPIC": topic, "MQTRACE_CREATE_TRACE_TOPIC": "true"}
+    findings, _ = examine(MQTRACE_EXPORTERS=f"mqtrace_native{exporter}", **changes)
+    assert "can have no topic named" in findings["trace_topic_missing"]["what"]
 
 
 @pytest.mark.parametrize("named_by", ["the environment", "the application"])
@@ -534,6 +540,11 @@ def _findings(*reports):
 )
 def test_report_of_a_process_becomes_findings(changes, findings):
     assert [each.code for each in _findings(_output(**changes))] == findings
+
+
+def test_client_whose_instrumentation_is_disabled_is_not_missing(monkeypatch):
+    monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "mqtrace_confluent_kafka")
+    assert _findings(_output(outcome="no_client", client="aiokafka")) == []
 
 
 def test_process_without_a_span_beside_one_with_spans_is_no_finding():
