@@ -94,11 +94,11 @@ class Inventory:
     passed_over: list[str] = field(default_factory=list)  # files of a directory with other content
     writers: dict[str, Any] = field(default_factory=dict)  # those that a run would choose, with reasons
 
-    def add_source(self, name: str, side: Side, layout: str) -> None:
+    def add_source(self, name: str, side: str, layout: str) -> None:
         """Add a file or topic."""
         self.files.append(name)
-        if side is not Side.EMPTY:
-            self.side = _join_names(self.side, side.value)
+        if side != Side.EMPTY.value:
+            self.side = _join_names(self.side, side)
             self.layout = _join_names(self.layout, layout)
 
     def add_item(self, times_ms: Iterable[int | None], topic: str | None, group: str | None) -> None:
@@ -233,7 +233,7 @@ class _Inspection:
 
     def read_file(self, file: SourceFile) -> Iterator[dict[str, Any]]:
         """Yield the JSON of a file's records or spans."""
-        self.inventory.add_source(str(file.path), file.side, file.layout.value)
+        self.inventory.add_source(str(file.path), file.side.value, file.layout.value)
         if file.side is Side.NATIVE:
             try:
                 self.records.append(sample_records(file, charset=self.charset))
@@ -302,7 +302,8 @@ class _Inspection:
         looked_at = list(islice(messages, _SAMPLED_MESSAGES))
         values = [message["value"] for message in looked_at if message["value"]]
         side = next(filter(None, map(_side_of, values)), Side.EMPTY)
-        self.inventory.add_source(address.text, side, "kafka")
+        is_foreign = side is Side.EMPTY and bool(values)
+        self.inventory.add_source(address.text, "unknown" if is_foreign else side.value, "kafka")
         if side is Side.NATIVE:
             self.records.append(RecordSigns.of(address.text, values, charset=self.charset))
         elif side is Side.OTLP:

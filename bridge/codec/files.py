@@ -150,6 +150,9 @@ def decode_files(  # noqa: PLR0913 - the command's options
         _write(dump(item) for item in items)
     source = "" if unread else " ".join(map(_format_name, files or [_STDIN]))
     code = tally.report("record or line", "records or lines", "bad", source=source)
+    if tally.replaced:
+        fix = f"give the writer's --charset if that is not {charset}"
+        typer.echo(f"mqtrace: {plural(tally.replaced, 'character')} replaced by U+FFFD: {fix}", err=True)
     return _UNREADABLE if unread else code
 
 
@@ -248,6 +251,7 @@ def _decode(bodies: Iterable[_PlacedBody], tally: _Tally, *, explode_batches: bo
             items = body_json(body_index, body, explode_batches=explode_batches)
         for item in items:
             tally.passed += 1
+            tally.replaced += str(item).count("\ufffd")
             if error := item.get("error"):
                 record = "" if item["record_index"] is None else f" record {item['record_index']}"
                 tally.count_defect(

@@ -150,9 +150,10 @@ def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
     """
     empty = {side: name for side, name in _SIDE_NAMES.items() if not (facts.in_scope.get(side) and tally.keys[side])}
     if empty:
-        order = ", and that --native and --otlp are not swapped" if all(map(facts.malformed.get, empty)) else ""
-        sides = " or ".join(empty.values())
-        return f"no events are in scope in {sides}: check the sources, the window and the trace topics{order}"
+        new = " new" if any(tally.keys[side] for side in empty) else ""  # a history has added events
+        are_read = not all(map(facts.malformed.get, empty))
+        rest = " and the trace topics" if are_read else ", --charset, and that --native and --otlp are not swapped"
+        return f"no{new} events are in scope in {' or '.join(empty.values())}: check the sources, the window{rest}"
     if not tally.keys["both"]:
         return "no event is on both sides: check that the two inputs are of the same system and the same time"
     if (

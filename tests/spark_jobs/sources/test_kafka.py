@@ -46,6 +46,7 @@ def kafka():
         producer.produce("spans", b'{"resourceSpans":[{"scopeS', partition=0)
         producer.produce("spans", b"Pub\x011700000000000\x01region\x02", partition=1)
         producer.produce("spans", None, key=b"tombstone", partition=1)
+        producer.produce("foreign", b"{}")
         assert producer.flush(30) == 0
         yield running
 
@@ -105,13 +106,14 @@ def test_small_file_and_small_topic_are_both_read(kafka, tmp_path):
 
 
 def test_topic_is_inspected_like_a_file(kafka):
-    traces, spans, empty = Inventory(), Inventory(), Inventory()
-    inventories = {"traces": traces, "spans": spans, "empty": empty}
+    traces, spans, foreign, empty = (Inventory() for _ in range(4))
+    inventories = {"traces": traces, "spans": spans, "foreign": foreign, "empty": empty}
     shown = {name: [*inspect_sources([source_of(kafka, name)], each)] for name, each in inventories.items()}
     assert len(shown["traces"]) == 271 + 4  # the tombstone, too
     assert (traces.side, traces.layout, traces.items, traces.malformed) == ("native", "kafka", 271, 4)
     assert (spans.side, spans.items, spans.malformed) == ("otlp", 2 * 209, 3)
     assert {split.path.partition("@")[0] for split in spans.bad} == {"spans-0", "spans-1"}
+    assert (foreign.side, foreign.malformed) == ("unknown", 1)
     assert (empty.side, empty.items, empty.malformed) == ("empty", 0, 0)
 
 
