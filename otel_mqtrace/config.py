@@ -207,7 +207,7 @@ class Settings:
     topic_sampling: Mapping[str, float] = _setting(_ratios, {})
     propagation: bool = _setting(_flag, default=True)
     creation_context: str = _setting(_one_of("replace", "keep"), "replace")
-    headerless_sends: str = _setting(_one_of("correlate", "send_each", "leave"), "correlate")
+    headerless_sends: str = _setting(_one_of("correlate", "leave"), "correlate")
     retry_header: str = _setting(_utf8_text, "RECONSUME_TIME")
     capture_headers: tuple[str, ...] = _setting(_names, ())
     redact_headers: tuple[str, ...] = _setting(_names, _REDACTED)

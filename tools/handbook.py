@@ -74,8 +74,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "creation_context": "for a message that already carries a trace header. `replace` writes the send span's and links "
     "to the earlier one; `keep` leaves the message as it is, and the send span, of kind CLIENT, links to it",
     "headerless_sends": "for `produce_batch` and `AIOProducer`, which cannot send headers. `correlate` records them "
-    "under `{{topic}}-{{partition}}@{{offset}}` from the delivery report; `send_each` sends each message alone, with "
-    "headers; `leave` does not trace them",
+    "under `{{topic}}-{{partition}}@{{offset}}` from the delivery report; `leave` does not trace them",
     "retry_header": "the message header with the retry count, where the client itself does not report it",
     "capture_headers": "patterns of message headers that become attributes `messaging.header.<name>`, "
     "separated by commas",

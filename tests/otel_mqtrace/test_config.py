@@ -174,6 +174,7 @@ def test_value_may_have_several_forms_or_be_empty(name, given, value, caplog):
         ("landing_dir", "s3a://bucket/landing", "a directory of this machine was expected"),
         ("spool_dir", "spool\0", "a directory of this machine was expected"),
         ("bootstrap_servers", " , ", "some text was expected"),
+        ("headerless_sends", "send_each", "one of correlate, leave was expected; 'correlate' is used"),
     ],
 )
 def test_value_of_another_shape_is_not_used_and_the_expected_one_is_named(caplog, name, value, complaint):

@@ -6,7 +6,6 @@ client still sends the message, and the response to its batch is waited for.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import itertools
 import weakref
@@ -15,7 +14,6 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
@@ -370,18 +368,14 @@ TRANSACTION_METHODS: Final = transaction_wrappers(active, ProducerState, is_asyn
 
 # -- batches -------------------------------------------------------------------------------------------------------
 # The records of a batch are encoded when they are appended, and only ``send_batch`` names their topic: trace headers,
-# which depend on it, come too late. ``headerless_sends`` decides: ``correlate`` records a span for each message (their
-# offsets count up from the one the broker responds with), ``send_each`` sends them one by one, ``leave`` does nothing.
-_LEAVE: Final = "leave"
-_SEND_EACH: Final = "send_each"
+# which depend on it, come too late. Their offsets count up from the one the broker responds with.
 _APPENDED: Final = "_mqtrace_appended"
 """The attribute of a batch that holds what was appended to it."""
 
 
 class _Message(NamedTuple):
     key: Any
-    value: Any
-    timestamp_ms: int | None
+    is_tombstone: bool
     headers: Any
     body_length: int
 
@@ -389,14 +383,13 @@ class _Message(NamedTuple):
 class _Appended:
     """What was appended to one batch, which may be sent again: after a failure, or to another topic.
 
-    Set on the batch, it takes the place of the two methods that see a message. ``responses`` are the futures of what
-    was sent alone.
+    Set on the batch, it takes the place of the two methods that see a message. What the client itself adds once the
+    batch ``is_sent`` are sends of their own.
     """
 
     def __init__(self, batch: BatchBuilder) -> None:
         self.messages: list[_Message] = []
-        self.responses: list[Future[Any]] = []
-        self.is_sealed = False
+        self.is_sent = False
         self._body_length = 0
         self._append, batch.append = batch.append, self.append
         if hasattr(batch, "_serialize"):  # where the body's size is known; aiokafka 0.10 appends bytes alone
@@ -412,20 +405,15 @@ class _Appended:
         """Append as the client does; a message that the batch took (the result is not ``None``) is remembered."""
         self._body_length = len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
         taken = self._append(timestamp=timestamp, key=key, value=value, **more)
-        if taken is not None and not self.is_sealed:
-            self.messages.append(_Message(key, value, timestamp, more.get("headers"), self._body_length))
+        if taken is not None and not self.is_sent:
+            self.messages.append(_Message(key, value is None, more.get("headers"), self._body_length))
         return taken
-
-    def seal(self) -> None:
-        """The batch is sent, which has the bodies. What the client itself may add to it are sends of their own."""
-        self.is_sealed = True
-        self.messages = [each._replace(value=None if each.value is None else UNKNOWN_BODY) for each in self.messages]
 
 
 @guarded("create_batch")
 def _watch(_producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any], batch: Any) -> None:
     tracing = active.tracing
-    if tracing is not None and tracing.settings.headerless_sends != _LEAVE and type(batch) is BatchBuilder:
+    if tracing is not None and tracing.settings.headerless_sends != "leave" and type(batch) is BatchBuilder:
         _Appended(batch)
 
 
@@ -437,14 +425,9 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     async def send_batch(self: Any, batch: Any, topic: Any, *args: Any, **kwargs: Any) -> Any:
-        tracing = active.tracing
         appended: _Appended | None = getattr(batch, _APPENDED, None)
-        if tracing is None or appended is None or not isinstance(topic, str):
+        if active.tracing is None or appended is None or not isinstance(topic, str):
             return await original(self, batch, topic, *args, **kwargs)
-        is_each = tracing.settings.headerless_sends == _SEND_EACH and tracing.is_traced(topic)
-        if is_each and appended.messages and not appended.is_sealed:
-            batch.close()
-            return await _send_each(self, appended, topic, *args, **kwargs)
         sendings = _prepare_batch(self, appended, topic, kwargs.get("partition")) or []
         try:
             future = await original(self, batch, topic, *args, **kwargs)
@@ -452,7 +435,7 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
             for sending in sendings:
                 sending.raised(exception)
             raise
-        appended.seal()
+        appended.is_sent = True
         for sending in sendings:
             sending.returned(future)
         return future
@@ -473,7 +456,7 @@ def _prepare_batch(producer: Any, appended: _Appended, topic: str, partition: ob
         keys = header_text(headers, semconv.HEADER_KEYS)
         call = hook.before(
             topic,
-            body=None if each.value is None else UNKNOWN_BODY,
+            body=None if each.is_tombstone else UNKNOWN_BODY,
             key=each.key,
             partition=partition if isinstance(partition, int) else None,
             transaction_id=state.transaction.transaction_id,
@@ -485,18 +468,3 @@ def _prepare_batch(producer: Any, appended: _Appended, topic: str, partition: ob
         if call is not None and call.is_recorded:
             sendings.append(Sending(state, hook, call, body_length=each.body_length, index=index))
     return sendings
-
-
-async def _send_each(producer: Any, appended: _Appended, topic: str, *, partition: int) -> Future[Any]:
-    """Send the messages one by one; the future is that of the first, and fails when any of them does."""
-    for each in appended.messages[len(appended.responses) :]:
-        headers = each.headers or None
-        appended.responses.append(
-            await AIOKafkaProducer.send(producer, topic, each.value, each.key, partition, each.timestamp_ms, headers)
-        )
-    appended.seal()
-    return asyncio.ensure_future(_first_of(appended.responses))
-
-
-async def _first_of(responses: list[Future[Any]]) -> Any:
-    return (await asyncio.shield(asyncio.gather(*responses)))[0]

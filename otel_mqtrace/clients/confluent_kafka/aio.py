@@ -88,9 +88,9 @@ def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sendi
         key=given.get("key"),
         partition=partition if isinstance(partition, int) else None,
         transaction_id=state.transaction.transaction_id,
-        carries_headers=inner is not None and state.tracing.settings.headerless_sends == "send_each",
+        carries_headers=False,
     )
-    if call is None or not (call.is_recorded or call.headers is not None):
+    if call is None or not call.is_recorded:
         return None
     if state.leaders is not None:
         state.leaders.want(topic)

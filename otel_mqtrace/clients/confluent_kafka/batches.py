@@ -1,8 +1,8 @@
 """Trace ``produce_batch``, whose messages cannot carry headers.
 
-``correlate`` records a send per message, ended by its delivery report, whose physical id the consumer sees too;
-``send_each`` sends each message alone, with headers. As in the C code, of a message only its ``callback`` counts, a
-refused one gets an ``_error`` and no call, and a full queue refuses the rest of the batch unseen.
+Each message is a send, ended by its delivery report, whose physical id the consumer sees too. As in the C code, of a
+message only its ``callback`` counts, a refused one gets an ``_error`` and no call, and a full queue refuses the rest of
+the batch unseen.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import functools
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import MethodDescriptorType, NoneType
-from typing import TYPE_CHECKING, Any, Final
-
-from confluent_kafka import KafkaError, KafkaException, cimpl
+from types import MethodDescriptorType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace._errors import is_from_signal_handler
-from otel_mqtrace.clients.confluent_kafka.client import active, is_too_large
+from otel_mqtrace.clients.confluent_kafka.client import active
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.propagation import pairs_of
 from otel_mqtrace.hooks.scope import BlockScope
 
 if TYPE_CHECKING:
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 
 _ORDER: Final = ("topic", "messages", "partition", "callback", "on_delivery")
 _ERROR: Final = "_error"
-_QUEUE_FULL: Final[int] = KafkaError._QUEUE_FULL  # noqa: SLF001 - the client's name for it
-_send_one: Final[Callable[..., Any]] = cimpl.Producer.produce
 
 
 class CarriedPartition(int):
@@ -75,52 +70,33 @@ class _Item:
     sending: Sending | None = None
     callback: Any = None
 
-    def settle(self, error: KafkaError | None) -> None:
-        """Record that the client took the message, or why not, also in the caller's dict."""
-        if error is not None:
-            dict.__setitem__(self.given, _ERROR, error)
-            if self.sending is not None:
-                self.sending.raised(error)
-        elif self.sending is not None:
-            self.sending.returned()
 
-
-@dataclass(slots=True)
-class _Batch:
-    """The arguments of one call, and the spans of its ``items``; without items each message is sent alone.
-
-    ``callback`` is for messages without one.
-    """
+class _Batch(NamedTuple):
+    """What the messages of one call have in common; ``callback`` is for those without one."""
 
     state: ProducerState
     hook: SendHook
     topic: str
-    messages: list[dict[str, Any]]
     partition: Any
     callback: Any
-    items: list[_Item] | None = None
 
 
 def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
-    """``produce_batch`` of the C code; ``None`` for a subclass's own, which ``send_each`` must not go round."""
+    """``produce_batch`` of the C code; ``None`` for a subclass's own, which may send other messages."""
     if not isinstance(original, MethodDescriptorType):
         return None
 
     @functools.wraps(original)
     def produce_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = _plan(self, args, kwargs)
-        if batch is None:
-            return original(self, *args, **kwargs)
-        if batch.items is None:
-            return _send_each(self, batch)
-        return _correlate(batch.items, original, (self, *args), kwargs)
+        items = _open_all(self, args, kwargs)
+        return _send(items, original, (self, *args), kwargs) if items else original(self, *args, **kwargs)
 
     return produce_batch
 
 
 @guarded("produce_batch.plan")
-def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
-    """Decide how to trace one call, before anything is sent; ``None`` leaves it to the client."""
+def _open_all(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Item] | None:
+    """Open a span for each message, before any is sent; ``None`` leaves the call to the client."""
     tracing = active.tracing
     if tracing is None or tracing.settings.headerless_sends == "leave":
         return None
@@ -128,15 +104,14 @@ def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batc
     state = active.state_of(producer, ProducerState)
     if state is None or given is None or not tracing.is_traced(given["topic"]):
         return None
-    hook, topic = state.hook, given["topic"]
     if state.leaders is not None:
-        state.leaders.want(topic)
+        state.leaders.want(given["topic"])
     # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
     callback = given["callback"] if "callback" in given else given.get("on_delivery")
-    batch = _Batch(state, hook, topic, given["messages"], given.get("partition", -1), callback)
-    if tracing.settings.headerless_sends != "send_each" or not _is_sendable(batch):
-        batch.items = _open_all(batch)
-    return batch if batch.items is None or batch.items else None
+    batch = _Batch(state, state.hook, given["topic"], given.get("partition", -1), callback)
+    messages = given["messages"]
+    items = [_open(batch, message) for message in messages]
+    return [item or _Item(message) for item, message in zip(items, messages, strict=True)] if any(items) else None
 
 
 @guarded("produce_batch.read")
@@ -149,15 +124,8 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | Non
     return given if messages and all(isinstance(each, dict) for each in messages) else None
 
 
-def _open_all(batch: _Batch) -> list[_Item]:
-    """Open a span for each message that goes without headers; empty when no message needs one."""
-    messages = batch.messages
-    items = [_open(batch, message, carries_headers=False) for message in messages]
-    return [item or _Item(message) for item, message in zip(items, messages, strict=True)] if any(items) else []
-
-
 @guarded("produce_batch.open")
-def _open(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> _Item | None:
+def _open(batch: _Batch, message: dict[str, Any]) -> _Item | None:
     """Open the span of one message, or take over the one it brings along; ``None`` when it needs none."""
     state = batch.state
     user, carried = message.get("callback"), message.get("partition")
@@ -170,10 +138,8 @@ def _open(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> _
         sending = carried.sending
         sending.user = callback
     else:
-        call = _before(batch, message, carries_headers=carries_headers)
-        if call is None or not (
-            call.is_recorded or call.headers is not None or (callback is not None and call.current_ctx)
-        ):
+        call = _before(batch, message)
+        if call is None or not (call.is_recorded or (callback is not None and call.current_ctx)):
             return None
         sending = state.sending(state, batch.hook, call, callback)
     if (given_callback is None and not state.default_is_known) or (callback is None and not sending.call.is_recorded):
@@ -182,7 +148,7 @@ def _open(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> _
     return _Item(message, sending, sending)
 
 
-def _before(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> SendCall | None:
+def _before(batch: _Batch, message: dict[str, Any]) -> SendCall | None:
     """Call the hook; for a message that was refused before, in the context of its first attempt."""
     carried = message.get("partition")
     first_ctx = carried.sending.call.current_ctx if isinstance(carried, CarriedPartition) else None
@@ -191,22 +157,20 @@ def _before(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) ->
             batch.topic,
             body=message.get("value"),
             key=message.get("key"),
-            headers=message.get("headers"),
             partition=batch.partition if isinstance(batch.partition, int) else None,
             transaction_id=batch.state.transaction.transaction_id,
-            carries_headers=carries_headers,
+            carries_headers=False,
         )
 
 
-# -- correlate: the batch goes as it is, each message with our callback --------------------------------------------
-def _correlate(items: list[_Item], send: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _send(items: list[_Item], original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     messages = [_message_to_send(item) for item in items]
     if len(args) > 2:  # noqa: PLR2004 - producer, topic and messages by position
         args = (*args[:2], messages, *args[3:])
     else:
         kwargs = {**kwargs, "messages": messages}
     try:
-        queued = send(*args, **kwargs)
+        queued = original(*args, **kwargs)
     except:  # a KafkaError can be raised, but is not a BaseException
         failure = sys.exc_info()[1]
         if is_from_signal_handler():  # the handler runs once the batch is queued
@@ -222,7 +186,14 @@ def _correlate(items: list[_Item], send: Callable[..., Any], args: tuple[Any, ..
 
 def _settle(items: list[_Item], sent: list[dict[str, Any]]) -> None:
     for item, message in zip(items, sent, strict=True):
-        item.settle(message.get(_ERROR) if item.sending is not None else None)
+        error = message.get(_ERROR)
+        if item.sending is None:  # the message is the caller's own dict
+            continue
+        if error is None:
+            item.sending.returned()
+        else:
+            dict.__setitem__(item.given, _ERROR, error)
+            item.sending.raised(error)
 
 
 def _message_to_send(item: _Item) -> dict[str, Any]:
@@ -233,74 +204,3 @@ def _message_to_send(item: _Item) -> dict[str, Any]:
     sent.pop(_ERROR, None)
     sent["callback"] = item.callback
     return sent
-
-
-# -- send_each: every message alone, with headers ------------------------------------------------------------------
-def _is_sendable(batch: _Batch) -> bool:
-    """Return whether the client takes every message; for one bad message it refuses the whole batch."""
-    return isinstance(batch.partition, int) and all(
-        isinstance(each.get("value"), (str, bytes, NoneType))
-        and isinstance(each.get("key"), (str, bytes, NoneType))
-        and isinstance(each.get("partition"), (int, NoneType))
-        and each.get("timestamp") is None
-        and _are_headers(each.get("headers"))
-        for each in batch.messages
-    )
-
-
-def _are_headers(headers: Any) -> bool:
-    pairs = pairs_of(headers)
-    return pairs is not None and all(
-        isinstance(name, (str, bytes)) and isinstance(value, (str, bytes, NoneType)) for name, value in pairs
-    )
-
-
-def _send_each(producer: Any, batch: _Batch) -> int:
-    """Return how many messages were queued, as the batch would; each refused one gets its error."""
-    full: KafkaError | None = None
-    queued = 0
-    for message in batch.messages:
-        item = _open(batch, message, carries_headers=True) or _Item(
-            message, callback=message.get("callback") or batch.callback
-        )
-        error = full or _refusal(producer, batch, item)
-        item.settle(error)
-        if error is None:
-            queued += 1
-        elif error.code() == _QUEUE_FULL:
-            full = error
-    return queued
-
-
-def _refusal(producer: Any, batch: _Batch, item: _Item) -> KafkaError | None:
-    """Send one message; return why the client would not take it, in the words that it has for one of a batch."""
-    message = item.given
-    headers = None if item.sending is None else item.sending.call.headers
-    try:
-        _send_one(
-            producer,
-            batch.topic,
-            message.get("value"),
-            message.get("key"),
-            batch.partition,
-            callback=item.callback,
-            headers=message.get("headers") if headers is None else headers,
-        )
-    except BufferError:
-        return _refused(_QUEUE_FULL)
-    except KafkaException as exception:
-        if headers is not None and item.sending is not None and is_too_large(exception):
-            item.sending.withdraw_headers(message.get("headers"))
-            return _refusal(producer, batch, item)
-        return _refused(exception.args[0].code())
-    except:  # anything else ends the batch here; a KafkaError can be raised, but is not a BaseException
-        if item.sending is not None and is_from_signal_handler():  # as in _correlate()
-            item.sending.returned()
-        elif item.sending is not None:
-            item.sending.raised(sys.exc_info()[1])
-        raise
-    return None
-
-
-def _refused(code: int) -> KafkaError:
-    return KafkaError(code, f"Message failed: {KafkaError(code).str()}")

@@ -19,8 +19,6 @@ from otel_mqtrace.model import ContextCode
 from tests.support.consuming import aio_consumer, aio_poll, code_of, current_span_id, let_others_run
 from tests.support.mailbox import SENDER, TRACEPARENT
 
-POLICIES = ["correlate", "send_each"]
-
 
 class _Tenant(AIOProducer):
     async def produce(self, topic, value=None, key=None, *args, **kwargs):
@@ -73,9 +71,7 @@ async def test_send_span_is_a_child_of_the_span_of_the_coroutine(
     assert send.attributes["messaging.client.id"] == "shop"
 
 
-@pytest.mark.parametrize(
-    ("policy", "around"), [("leave", nullcontext), *((policy, suppress_instrumentation) for policy in POLICIES)]
-)
+@pytest.mark.parametrize(("policy", "around"), [("leave", nullcontext), ("correlate", suppress_instrumentation)])
 async def test_send_under_leave_or_suppressed_has_no_span(producing, spans, topic, policy, around):
     async with producing(policy) as producer:
         with around():
@@ -84,11 +80,8 @@ async def test_send_under_leave_or_suppressed_has_no_span(producing, spans, topi
     spans.assert_empty()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_full_buffer_is_sent_inside_the_call_and_leaves_no_context_in_the_pool(
-    producing, spans, tracer, topic, policy, stored
-):
-    async with producing(policy, batch_size=1) as producer:
+async def test_full_buffer_is_sent_inside_the_call_and_leaves_no_context_in_the_pool(producing, spans, tracer, topic):
+    async with producing(batch_size=1) as producer:
         with tracer.start_as_current_span("checkout"):
             futures = [await producer.produce(topic, b"x") for _ in range(2)]
             await producer.flush()
@@ -98,31 +91,25 @@ async def test_full_buffer_is_sent_inside_the_call_and_leaves_no_context_in_the_
     spans.take("checkout")
     sends = spans.take_all(f"send {topic}")
     assert [send.attributes["mqtrace.success"] for send in sends] == [True, True]
-    if policy == "send_each":
-        for send, message in zip(sends, stored(topic, 2), strict=True):
-            headers = dict(message.headers())
-            assert f"{send.context.span_id:016x}" in headers["traceparent"].decode()
-            assert headers["UNIQ_KEY"].decode() == send.attributes["messaging.message.id"]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
 class TestEnds:
-    async def test_cancelled_future_does_not_end_the_send(self, producing, spans, topic, policy):
-        async with producing(policy) as producer:
+    async def test_cancelled_future_does_not_end_the_send(self, producing, spans, topic):
+        async with producing() as producer:
             (await producer.produce(topic, b"x")).cancel()
             spans.assert_empty()
             await producer.flush()
         assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
 
-    async def test_purged_message_ends_as_purged(self, producing, spans, topic, policy):
-        async with producing(policy) as producer:
+    async def test_purged_message_ends_as_purged(self, producing, spans, topic):
+        async with producing() as producer:
             sent = await producer.produce(topic, b"x")
             await producer.purge()
             assert sent.cancelled()
         assert spans.take(f"send {topic}").attributes["error.type"] == "_PURGE_QUEUE"
 
-    async def test_call_cancelled_while_a_full_buffer_is_sent_has_one_span(self, producing, spans, topic, policy):
-        async with producing(policy, batch_size=1) as producer:
+    async def test_call_cancelled_while_a_full_buffer_is_sent_has_one_span(self, producing, spans, topic):
+        async with producing(batch_size=1) as producer:
             held = threading.Event()
             busy = producer.executor.submit(held.wait, 10)
             sending = asyncio.ensure_future(producer.produce(topic, b"x"))
@@ -138,24 +125,24 @@ class TestEnds:
         drain_deferred_ends()
         assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
-    async def test_message_in_the_buffer_at_uninstrument_ends_there(self, producing, instrument, spans, topic, policy):
-        async with producing(policy) as producer:
+    async def test_message_in_the_buffer_at_uninstrument_ends_there(self, producing, instrument, spans, topic):
+        async with producing() as producer:
             sent = await producer.produce(topic, b"x")
             MqTraceInstrumentor().uninstrument()
             assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "not_awaited"
-            instrument(headerless_sends=policy)
+            instrument()
             await producer.flush()
             assert (await sent).offset() == 0
         spans.assert_empty()
 
-    async def test_headers_are_refused_as_without_tracing(self, producing, spans, topic, policy):
-        async with producing(policy) as producer:
+    async def test_headers_are_refused_as_without_tracing(self, producing, spans, topic):
+        async with producing() as producer:
             with pytest.raises(NotImplementedError, match="Headers are not supported"):
                 await producer.produce(topic, b"x", headers={"a": b"1"})
         assert spans.take(f"send {topic}").attributes["error.type"] == "NotImplementedError"
 
-    async def test_batch_the_client_refuses_has_a_span_for_each_attempt(self, producing, spans, tracer, topic, policy):
-        async with producing(policy) as producer:
+    async def test_batch_the_client_refuses_has_a_span_for_each_attempt(self, producing, spans, tracer, topic):
+        async with producing() as producer:
             with tracer.start_as_current_span("checkout"):
                 sent = await producer.produce(topic, b"x", timestamp=5)
             for _ in range(2):
@@ -167,8 +154,8 @@ class TestEnds:
         attempts = [(send.attributes["error.type"], send.parent.span_id) for send in spans.take_all(f"send {topic}")]
         assert attempts == [("NotImplementedError", parent)] * 2
 
-    async def test_message_of_a_transaction_has_its_end(self, producing, spans, topic, policy):
-        async with producing(policy, conf={"transactional.id": f"aio-{policy}-{topic}"}) as producer:
+    async def test_message_of_a_transaction_has_its_end(self, producing, spans, topic):
+        async with producing(conf={"transactional.id": f"aio-{topic}"}) as producer:
             await producer.init_transactions(10)
             await producer.begin_transaction()
             await producer.produce(topic, b"x")

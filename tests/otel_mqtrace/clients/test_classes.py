@@ -254,9 +254,8 @@ def test_message_sent_inside_produce_has_its_own_span(sent_by, kafka, spans, top
     spans.take(f"send {topic}")
 
 
-@pytest.mark.parametrize("policy", ["correlate", "send_each"])
-def test_own_produce_batch_sends_its_own_messages_and_is_reported(producer_of, spans, topic, policy):
-    producer = producer_of({"headerless_sends": policy}, InBatches)
+def test_own_produce_batch_sends_its_own_messages_and_is_reported(producer_of, spans, topic):
+    producer = producer_of({}, InBatches)
     assert producer.produce_batch(topic, [b"1", b"2"], tenant="t1") == 2
     assert producer.flush(10) == 0
     spans.assert_empty()

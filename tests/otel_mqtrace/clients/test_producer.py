@@ -1,6 +1,5 @@
 """A traced producer of confluent-kafka: spans, headers, callbacks, batches, and every way a send can end."""
 
-import copy
 from contextlib import nullcontext
 from types import MappingProxyType
 from unittest.mock import Mock
@@ -18,17 +17,6 @@ from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
-
-POLICIES = ["correlate", "send_each"]
-
-
-@pytest.fixture(params=POLICIES)
-def policy(request):
-    return request.param
-
-
-def _under(policy):
-    return {} if policy is None else {"headerless_sends": policy}
 
 
 def _sent(producer, spans, topic, *args, **kwargs):
@@ -175,16 +163,6 @@ def test_message_too_large_without_headers_of_ours_is_serialised_once(producer_o
     assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
 
-def test_message_of_a_batch_too_large_with_our_headers_alone_goes_without_them(producer_of, spans, topic, stored):
-    producer = producer_of(_under("send_each"), message_max_bytes=10_000)
-    messages = [{"value": b"x" * 9_900}, {"value": b"x" * 20_000}]
-    assert producer.produce_batch(topic, messages) == 1
-    assert producer.flush(10) == 0
-    assert [message.headers() for message in stored(topic, 1)] == [None]
-    assert [each.get("_error") and each["_error"].name() for each in messages] == [None, "MSG_SIZE_TOO_LARGE"]
-    assert [span.attributes["mqtrace.success"] for span in spans.take_all(f"send {topic}")] == [False, True]
-
-
 @pytest.mark.parametrize("only_errors", [False, True])
 def test_message_refused_by_the_broker_is_recorded_at_its_report(producer_of, spans, kafka, topic, only_errors):
     calls = []
@@ -244,8 +222,8 @@ def _explode(_error, _message):
 
 @pytest.mark.parametrize("other", [{}, {"on_delivery": "on_delivery"}], ids=str)
 @pytest.mark.parametrize("first", [{}, {"callback": "callback"}, {"callback": None}], ids=str)
-@pytest.mark.parametrize("policy", [None, *POLICIES], ids=str)
-def test_callback_is_called_as_without_tracing(producer_of, spans, topic, policy, first, other):
+@pytest.mark.parametrize("method", ["produce", "produce_batch"])
+def test_callback_is_called_as_without_tracing(producer_of, spans, topic, method, first, other):
     def run(options):
         calls = []
 
@@ -254,7 +232,7 @@ def test_callback_is_called_as_without_tracing(producer_of, spans, topic, policy
 
         producer = producer_of(options, on_delivery=named("config"))
         given = {name: named(value) for name, value in {**first, **other}.items()}
-        if policy is None:
+        if method == "produce":
             producer.produce(topic, b"x", **given)
         else:
             own, alias = {"value": b"own", "callback": named("own")}, {"value": b"alias", "on_delivery": named("never")}
@@ -263,8 +241,8 @@ def test_callback_is_called_as_without_tracing(producer_of, spans, topic, policy
         return calls
 
     untraced = run(False)
-    assert run(_under(policy)) == untraced
-    assert len(spans.take_all(f"send {topic}")) == (1 if policy is None else 3)
+    assert run({}) == untraced
+    assert len(spans.take_all(f"send {topic}")) == (1 if method == "produce" else 3)
 
 
 @pytest.mark.parametrize(
@@ -277,15 +255,11 @@ def test_exception_of_a_callback_is_raised_by_flush(producer, spans, topic, call
     assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
 
-@pytest.mark.parametrize("policy", [None, *POLICIES], ids=str)
+@pytest.mark.parametrize(("method", "message"), [("produce", b"x"), ("produce_batch", [{"value": b"x"}])])
 def test_message_that_is_queued_when_a_signal_handler_raises_keeps_its_outcome(
-    producer_of, interrupted, spans, topic, policy
+    producer, interrupted, spans, topic, method, message
 ):
-    producer = producer_of(_under(policy))
-    if policy is None:
-        interrupted(producer.produce, topic, b"x")
-    else:
-        interrupted(producer.produce_batch, topic, [{"value": b"x"}])
+    interrupted(getattr(producer, method), topic, message)
     assert producer.flush(10) == 0
     assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
@@ -319,9 +293,9 @@ def test_report_that_a_signal_handler_interrupts_is_counted(producer, interrupte
         ("produce_batch", ("t", [{}]), {"nope": 1}),
     ],
 )
-def test_wrong_call_raises_the_same_error_as_without_tracing(producer_of, spans, policy, method, args, kwargs):
+def test_wrong_call_raises_the_same_error_as_without_tracing(producer_of, spans, method, args, kwargs):
     errors = []
-    for options in (False, _under(policy)):
+    for options in (False, {}):
         with pytest.raises((TypeError, ValueError, NotImplementedError, OverflowError)) as raised:
             getattr(producer_of(options), method)(*args, **kwargs)
         errors.append((type(raised.value).__name__, str(raised.value)))
@@ -377,8 +351,7 @@ class TestLeaving:
         assert (outcomes, called) == (["not_awaited"] * 2, [(None, "1")] * 2)
 
 
-def test_correlated_message_of_a_batch_has_its_offset_as_id(producer_of, spans, topic, tracer, stored):
-    producer = producer_of(_under("correlate"))
+def test_message_of_a_batch_has_its_offset_as_id(producer, spans, topic, tracer, stored):
     with tracer.start_as_current_span("checkout") as checkout:
         assert producer.produce_batch(topic, [{"value": b"1", "key": "k"}, {"value": "é"}, {"value": None}]) == 3
     spans.take("checkout")
@@ -394,24 +367,6 @@ def test_correlated_message_of_a_batch_has_its_offset_as_id(producer_of, spans, 
     assert [message.headers() for message in stored(topic, 3)] == [None] * 3
 
 
-def test_message_of_a_batch_sent_alone_has_its_span_in_its_headers(producer_of, spans, topic, stored):
-    producer = producer_of(_under("send_each"))
-    messages = [{"value": b"1", "headers": {"TAGS": "paid"}}, {"value": b"2", "headers": [(b"UNIQ_KEY", b"7")]}]
-    before = copy.deepcopy(messages)
-    assert producer.produce_batch(topic, messages) == 2
-    producer.flush(10)
-    sends = spans.take_all(f"send {topic}")
-    lying = [(message.value(), dict(message.headers())) for message in stored(topic, 2)]
-    assert [value for value, _ in lying] == [b"1", b"2"]
-    for send, (_, headers) in zip(sends, lying, strict=True):
-        assert headers["UNIQ_KEY"].decode() == send.attributes["messaging.message.id"]
-        assert headers["traceparent"].split(b"-")[2].decode() == f"{send.context.span_id:016x}"
-        assert send.kind is SpanKind.PRODUCER
-    assert (lying[0][1]["TAGS"], sends[0].attributes["mqtrace.tags"]) == (b"paid", "paid")
-    assert lying[1][1]["b'UNIQ_KEY'"] == b"7"  # the client prints such a name
-    assert messages == before
-
-
 class TestAsTheClient:
     @pytest.mark.parametrize(
         ("bodies", "conf", "error", "count"),
@@ -422,7 +377,7 @@ class TestAsTheClient:
         ids=["too large", "full queue refuses the rest"],
     )
     def test_refused_message_has_its_error_in_dict_and_span(
-        self, producer_of, spans, topic, policy, bodies, conf, error, count
+        self, producer_of, spans, topic, bodies, conf, error, count
     ):
         def run(options):
             calls = []
@@ -435,59 +390,47 @@ class TestAsTheClient:
 
         untraced, _ = run(False)
         assert untraced[0] == 2
-        traced, refused = run(_under(policy))
+        traced, refused = run({})
         assert traced == untraced
         assert [span.attributes["error.type"] for span in refused] == [error] * count
         assert {span.status.status_code for span in refused} == {StatusCode.ERROR}
         assert [send.attributes["mqtrace.success"] for send in spans.take_all(f"send {topic}")] == [True, True]
 
     @pytest.mark.parametrize("make_producer", [None, SerializingProducer])
-    def test_list_and_dicts_of_the_caller_are_not_changed(self, producer_of, spans, topic, policy, make_producer):
+    def test_list_and_dicts_of_the_caller_are_not_changed(self, producer_of, spans, topic, make_producer):
         messages = [{"value": b"1", "callback": lambda *_: None, "_error": "old"}]
         before = [dict(message) for message in messages]
-        producer = producer_of(_under(policy), make_producer)
+        producer = producer_of({}, make_producer)
         assert producer.produce_batch(topic, messages) == 1
         producer.flush(10)
         assert messages == before
         assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
-    def test_partition_of_a_message_is_ignored_as_without_tracing(self, producer_of, kafka, spans):
+    def test_partition_of_a_message_is_ignored_as_without_tracing(self, producer, kafka, spans):
         kafka.create_topic(name := "batch-partitions", partitions=3)
-        producer = producer_of(_under("send_each"))
         producer.produce_batch(name, [{"value": b"1", "partition": 0}, {"value": b"2"}], partition=2)
         producer.flush(10)
         sends = spans.take_all(f"send {name}")
         assert [send.attributes["messaging.destination.partition.id"] for send in sends] == ["2", "2"]
 
-    def test_closed_producer_refuses_a_batch(self, producer_of, spans, topic):
-        producer = producer_of(_under("send_each"))
+    def test_closed_producer_refuses_a_batch(self, producer, spans, topic):
         producer.close()
         with pytest.raises(RuntimeError, match="closed"):
             producer.produce_batch(topic, [{"value": b"1"}])
         assert spans.take(f"send {topic}").attributes["error.type"] == "RuntimeError"
 
 
-def test_suppressed_or_unsampled_batch_has_no_span(producer_of, spans, topic, policy, stored):
-    producer = producer_of(_under(policy))
+def test_suppressed_or_unsampled_batch_has_no_span(producer, spans, topic, stored):
     with suppress_instrumentation():
         assert producer.produce_batch(topic, [{"value": b"1"}]) == 1
     with _unsampled():
         assert producer.produce_batch(topic, [{"value": b"2"}]) == 1
     assert producer.produce_batch(topic, []) == 0
     producer.flush(10)
-    first, second = stored(topic, 2)
-    assert first.headers() is None
-    if policy == "send_each":
-        assert dict(second.headers())["traceparent"].endswith(b"-00")
-        assert read_unique_id(dict(second.headers())["UNIQ_KEY"].decode())
-    else:
-        assert second.headers() is None
+    assert [message.headers() for message in stored(topic, 2)] == [None, None]
 
 
-def test_exception_of_ours_loses_no_message_of_a_batch(
-    producer_of, spans, topic, stored, policy, no_failures_yet, monkeypatch
-):
-    producer = producer_of(_under(policy))
+def test_exception_of_ours_loses_no_message_of_a_batch(producer, spans, topic, stored, no_failures_yet, monkeypatch):
     monkeypatch.setattr(producer._mqtrace_state, "bind", Mock(side_effect=ZeroDivisionError))
     assert producer.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}]) == 2
     producer.flush(10)

@@ -179,17 +179,15 @@ def transactional(transactional_of):
 
 
 @pytest.mark.parametrize(
-    ("policy", "end", "state"),
+    ("method", "end", "state"),
     [
-        (None, "commit_transaction", "COMMIT_MESSAGE"),
-        *((policy, "abort_transaction", "ROLLBACK_MESSAGE") for policy in (None, "correlate", "send_each")),
+        ("produce", "commit_transaction", "COMMIT_MESSAGE"),
+        ("produce", "abort_transaction", "ROLLBACK_MESSAGE"),
+        ("produce_batch", "abort_transaction", "ROLLBACK_MESSAGE"),
     ],
 )
-def test_every_message_of_a_transaction_has_an_end_linked_to_its_send(
-    transactional_of, spans, topic, policy, end, state
-):
-    transactional = transactional_of(**({} if policy is None else {"headerless_sends": policy}))
-    if policy is None:
+def test_every_message_of_a_transaction_has_an_end_linked_to_its_send(transactional, spans, topic, method, end, state):
+    if method == "produce":
         for body in (b"1", b"2"):
             transactional.produce(topic, body)
     else:

@@ -24,7 +24,6 @@ from tests.support.asyncio_kafka import consuming, producing
 from tests.support.consuming import let_others_run
 
 TOPIC_AUTHORIZATION_FAILED = 29
-SEND_EACH = {"headerless_sends": "send_each"}
 
 
 async def test_span_ends_with_the_future_of_the_send(sending, spans, kafka, topic):
@@ -321,29 +320,16 @@ async def test_send_added_to_an_open_batch_is_recorded_as_a_send(sending, spans,
     assert places == [f"{topic}-0@0", f"{topic}-0@1"]
 
 
-async def test_send_each_writes_the_headers_of_every_message(sending, spans, stored, topic):
-    async with sending(SEND_EACH, value_serializer=lambda value: str(value).encode()) as producer:
-        batch = _filled(producer, {"value": 1}, {"value": 2, "headers": [("a", b"b")]})
-        future = await producer.send_batch(batch, topic, partition=0)
-        assert isinstance(future, asyncio.Future)
-        assert (await future).offset == 0
-        assert batch.append(timestamp=None, key=None, value=3) is None
-    result = [(each.value(), _names(each)) for each in stored(topic, 2)]
-    assert result == [(b"1", ["traceparent", "UNIQ_KEY"]), (b"2", ["a", "traceparent", "UNIQ_KEY"])]
-    assert [span.kind for span in spans.take_all(f"send {topic}")] == [SpanKind.PRODUCER] * 2
-
-
-@pytest.mark.parametrize(("options", "failed"), [({}, 2), (SEND_EACH, 1)])
-async def test_batch_that_is_sent_again_is_traced_again_also_after_a_failure(sending, spans, topic, options, failed):
-    async with sending(options) as producer:
+async def test_batch_that_is_sent_again_is_traced_again_also_after_a_failure(sending, spans, topic):
+    async with sending() as producer:
         batch = _filled(producer, {"value": b"1"}, {"value": b"2"})
         with pytest.raises(AssertionError, match="Unrecognized partition"):
             await producer.send_batch(batch, topic, partition=7)
         for _ in range(2):
             await (await producer.send_batch(batch, topic, partition=0))
     ended = spans.take_all()
-    assert [span.attributes.get("error.type") for span in ended] == ["AssertionError"] * failed + [None] * 4
-    places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in ended[failed:])
+    assert [span.attributes.get("error.type") for span in ended] == ["AssertionError"] * 2 + [None] * 4
+    places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in ended[2:])
     assert places == [f"{topic}-0@{offset}" for offset in range(4)]
 
 
@@ -353,25 +339,6 @@ async def test_batch_that_is_not_traced_is_sent_unchanged(sending, spans, stored
         await (await producer.send_batch(_filled(producer, {"value": b"1"}), topic, partition=0))
     (message,) = stored(topic, 1)
     assert (message.value(), message.headers()) == (b"1", None)
-
-
-async def test_send_each_continues_after_the_sent_messages(sending, spans, stored, topic):
-    refused = []
-
-    def serialise(value):
-        if value == "poison" and refused.count(value) < 2:  # the batch's own encoding is the first to ask
-            refused.append(value)
-            if len(refused) == 2:
-                raise ValueError("not now")
-        return value.encode()
-
-    async with sending(SEND_EACH, value_serializer=serialise) as producer:
-        batch = _filled(producer, {"value": "first"}, {"value": "poison"})
-        with pytest.raises(ValueError, match="not now"):
-            await producer.send_batch(batch, topic, partition=0)
-        assert (await (await producer.send_batch(batch, topic, partition=0))).offset == 0
-    assert [each.value() for each in stored(topic, 2)] == [b"first", b"poison"]
-    assert [span.attributes.get("error.type") for span in spans.take_all()] == ["ValueError", None, None]
 
 
 class EarlyProducer(AIOKafkaProducer):
