@@ -15,11 +15,10 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import Getter
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+from opentelemetry.trace import NonRecordingSpan, SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_mqtrace import semconv
-from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.hooks.scope import OWN_KEYS
 from otel_mqtrace.records.message import HeaderIndex, header_text, read_traceparent
 from otel_mqtrace.records.span import context_of
@@ -95,24 +94,20 @@ HEADER_GETTER: Final = _HeaderGetter()
 # -- propagators ------------------------------------------------------------------------------------------------
 _NO_STATE: Final = trace.INVALID_SPAN_CONTEXT.trace_state
 _W3C: Final = {TraceContextTextMapPropagator, W3CBaggagePropagator}
-_PROBE: Final = SpanContext(
-    0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
-)
 
 
 class PropagatorInForce:
     """One propagator and its headers, cached because finding out costs more than writing a header.
 
-    ``names`` are its headers in lower case. ``carries_spans``: they hold the sending span. ``is_default``: it writes a
-    ``traceparent``, and ``tracestate`` or ``baggage`` where there are any.
+    ``names`` are its headers in lower case. ``is_default``: it writes a ``traceparent``, and ``tracestate`` or
+    ``baggage`` where there are any.
     """
 
-    __slots__ = ("carries_spans", "is_default", "names", "propagator")
+    __slots__ = ("is_default", "names", "propagator")
 
     def __init__(self, propagator: TextMapPropagator) -> None:
         self.propagator = propagator
         self.names = frozenset(name.lower() for name in propagator.fields)
-        self.carries_spans = _carries_spans(propagator)
         self.is_default = _is_default(propagator)
 
     def headers_of(self, span: Span, current_ctx: Context) -> dict[str, str]:
@@ -140,7 +135,8 @@ class PropagatorInForce:
             return creation
         if self.names.isdisjoint(map(str.lower, headers)):
             return trace.INVALID_SPAN_CONTEXT
-        return _span_context(self.propagator.extract(headers, Context(), HEADER_GETTER))
+        extracted = self.propagator.extract(headers, Context(), HEADER_GETTER)
+        return trace.get_current_span(extracted).get_span_context()
 
     def plain_creation(self, headers: HeaderIndex) -> SpanContext | None:
         """Return the span context of a plain ``traceparent``; ``None`` where the propagator has to read more."""
@@ -183,25 +179,10 @@ def creation_of(headers: Headers) -> SpanContext:
     return propagator_in_force().creation_of(index_headers(headers))
 
 
-def _span_context(otel_ctx: Context) -> SpanContext:
-    return trace.get_current_span(otel_ctx).get_span_context()
-
-
 def _is_default(propagator: TextMapPropagator) -> bool:
     parts = getattr(propagator, "_propagators", ()) if type(propagator) is CompositePropagator else (propagator,)
     kinds = [type(part) for part in parts]
     return kinds.count(TraceContextTextMapPropagator) == 1 and set(kinds) <= _W3C
-
-
-def _carries_spans(propagator: TextMapPropagator) -> bool:
-    """Inject and extract a probe; a propagator that fails here will fail again where it matters."""
-    carrier: dict[str, str] = {}
-    try:
-        propagator.inject(carrier, trace.set_span_in_context(NonRecordingSpan(_PROBE), Context()))
-        return _span_context(propagator.extract(carrier, Context(), HEADER_GETTER)).is_valid
-    except Exception:  # noqa: BLE001 - the application's propagator: any failure
-        reraise_from_signal_handler()
-        return True
 
 
 _last: Final = [PropagatorInForce(propagate.get_global_textmap())]

@@ -294,7 +294,7 @@ class SendHook(RecordingHook):
             attributes=attributes,
             links=_links(earlier, current_ctx, is_kept=is_kept) if earlier.is_valid else (),
             start_ns=start_ns,
-            kind=SpanKind.PRODUCER if writes_trace and propagator.carries_spans else SpanKind.CLIENT,
+            kind=SpanKind.PRODUCER if writes_trace and propagator.names - _BAGGAGE else SpanKind.CLIENT,
         )
         try:
             is_recorded = span.is_recording()

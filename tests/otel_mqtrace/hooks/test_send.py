@@ -10,6 +10,7 @@ from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
@@ -83,8 +84,9 @@ def test_empty_id_is_replaced_on_both_sides(sent, processed):
     assert processed(incoming(*call.headers)).attributes["messaging.message.id"] == msg_id
 
 
-def test_propagator_without_a_trace_header_makes_a_client_span(sent, propagating):
-    propagating(W3CBaggagePropagator())
+@pytest.mark.parametrize("propagator", [W3CBaggagePropagator(), CompositePropagator([])], ids=["baggage", "none"])
+def test_propagator_without_a_trace_header_makes_a_client_span(sent, propagating, propagator):
+    propagating(propagator)
     call, span = sent()
     assert _names(call) == ["UNIQ_KEY"]
     assert span.kind is SpanKind.CLIENT
