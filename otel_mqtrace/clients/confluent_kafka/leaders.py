@@ -48,10 +48,9 @@ class _Known:
 
 
 class Leaders:
-    """The partition leaders of one cluster, each topic looked up at most once in five minutes (in vain: in one).
+    """The partition leaders of one cluster; each topic is looked up again in five minutes (in vain: in one).
 
-    ``max_topics`` bounds the remembered and the waiting topics. ``background=False`` starts no thread: :meth:`refresh`
-    looks them up.
+    ``max_topics`` bounds the waiting topics and the remembered ones, of which the oldest goes.
     """
 
     def __init__(
@@ -60,18 +59,15 @@ class Leaders:
         *,
         look_up: LookUp | None = None,
         clock: Clock | None = None,
-        background: bool = True,
         max_topics: int = MAX_TOPICS,
     ) -> None:
         query = look_up or query_cluster
         # A closure, so that the client's attributes (in a crash report, for example) hold no password.
         self._look_up: Callable[[Iterable[str]], Iterator[TopicLeaders]] = lambda topics: query(connection, topics)
         self._clock = clock or SystemClock()
-        self._background = background
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
-        self._full_until_ns = 0
         # guards _wanted and _worker; a signal handler may produce while its thread holds it
         self._lock = threading.RLock()
         self.cluster_id: str | None = None
@@ -94,20 +90,11 @@ class Leaders:
             self._request(topic)
 
     def _request(self, topic: str) -> None:
-        """Queue ``topic`` if it has room; once a known topic had to go, no new one is queued for five minutes."""
-        if topic not in self._known and self._clock.monotonic_ns() < self._full_until_ns:
-            return
+        """Queue ``topic``, if there is room."""
         with self._lock:
-            if topic not in self._wanted and len(self._wanted) >= self._max_topics:
-                return
-            self._wanted[topic] = None
-            if self._background:
+            if topic in self._wanted or len(self._wanted) < self._max_topics:
+                self._wanted[topic] = None
                 self._worker.ensure_running()
-
-    def refresh(self) -> None:
-        """Look up what is wanted, in the calling thread; what was not learned may be wanted again in a minute."""
-        while topics := self._next_topics():
-            self._refresh(topics)
 
     def _next_topics(self) -> tuple[str, ...]:
         """Return the topics to look up; with none left, the worker ends and the next request starts another."""
@@ -143,17 +130,16 @@ class Leaders:
 
     def _run(self) -> None:
         pause(_GATHER_S)
-        self.refresh()
+        while topics := self._next_topics():
+            self._refresh(topics)
 
     def _remember(self, topic: str, hosts: Hosts, for_ns: int) -> None:
         before = self._known.pop(topic, None)
         if not hosts and before is not None:
             hosts = before.hosts
-        now_ns = self._clock.monotonic_ns()
         while len(self._known) >= self._max_topics:
             self._known.pop(next(iter(self._known)), None)
-            self._full_until_ns = now_ns + _FRESH_NS
-        self._known[topic] = _Known(hosts, now_ns + for_ns)
+        self._known[topic] = _Known(hosts, self._clock.monotonic_ns() + for_ns)
         self._wanted.pop(topic, None)
 
 

@@ -25,8 +25,11 @@ class Cluster:
         self.leaders = leaders
         self.asked = []
         self.away = False
+        self.held = threading.Lock()
 
     def look_up(self, connection, topics):
+        with self.held:
+            pass
         for topic in topics:
             self.asked.append(topic)
             if self.away:
@@ -41,7 +44,7 @@ def cluster():
 
 @pytest.fixture
 def leaders(cluster, clock):
-    return Leaders({}, look_up=cluster.look_up, clock=clock, background=False, max_topics=3)
+    return Leaders({}, look_up=cluster.look_up, clock=clock, max_topics=3)
 
 
 @pytest.fixture(scope="module")
@@ -62,48 +65,45 @@ def truth(three_brokers):
 
 def test_cluster_is_queried_after_five_minutes_or_one_while_unreachable_and_keeps_its_leaders(leaders, cluster, clock):
     leaders.want("orders")
-    leaders.refresh()
+    leaders.settle(10)
     cluster.away = True
     for passed_ms, times_asked in (299_999, 1), (1, 2), (59_999, 2):
         clock.advance(ms=passed_ms)
         assert leaders.of("orders", 0) == "b1:1"
-        leaders.refresh()
+        leaders.settle(10)
         assert cluster.asked == ["orders"] * times_asked
     clock.advance(ms=60_000)
     cluster.away = False
     cluster.leaders["orders"] = {0: "b3:3"}
     leaders.of("orders", 0)
-    leaders.refresh()
+    leaders.settle(10)
     assert leaders.of("orders", 0) == "b3:3"
 
 
 def test_invalid_topic_name_is_skipped_without_a_warning(three_brokers, truth, caplog):
     before = failures()
-    leaders = Leaders({"bootstrap.servers": three_brokers.bootstrap_servers}, background=False)
+    leaders = Leaders({"bootstrap.servers": three_brokers.bootstrap_servers})
     invalid = "or\0ders", "\ud800"
     for topic in (invalid[0], "spread", invalid[1]):
         leaders.want(topic)
-    leaders.refresh()
+    leaders.settle(10)
     assert {partition: leaders.of("spread", partition) for partition in truth} == truth
     assert [leaders.of(topic, 0) for topic in invalid] == [None, None]
     assert leaders.cluster_id is not None
     assert (failures(), caplog.records) == (before, [])
 
 
-def test_remembered_topics_are_limited(leaders, cluster, clock):
+def test_waiting_and_remembered_topics_are_limited_and_the_oldest_gives_way(leaders, cluster):
     cluster.leaders = {f"t{number}": {0: f"b{number}"} for number in range(10)}
-    for number in range(10):
-        leaders.want(f"t{number}")
-    leaders.refresh()
-    leaders.want("t9")
-    leaders.refresh()
-    assert [leaders.of(f"t{number}", 0) for number in (0, 2, 9)] == [None, "b2", "b9"]
-    leaders.refresh()
-    assert cluster.asked == ["t0", "t1", "t2", "t9"]
-    clock.advance(ms=300_000)
-    leaders.want("t0")
-    leaders.refresh()
-    assert cluster.asked[4:] == ["t0"]
+    with cluster.held:
+        for number in range(10):
+            leaders.want(f"t{number}")
+    leaders.settle(10)
+    for topic in ("t9", "t0"):
+        assert leaders.of(topic, 0) is None
+        leaders.settle(10)
+    assert cluster.asked == ["t0", "t1", "t2", "t9", "t0"]
+    assert [leaders.of(topic, 0) for topic in ("t0", "t2", "t9", "t1")] == ["b0", "b2", "b9", None]
 
 
 def test_clients_of_one_cluster_share_their_leaders():
@@ -189,9 +189,9 @@ def test_look_up_that_fails_unexpectedly_leaves_the_other_topics_to_be_looked_up
             raise ZeroDivisionError
         yield from cluster.look_up(connection, topics)
 
-    leaders = Leaders({}, look_up=look_up, background=False)
+    leaders = Leaders({}, look_up=look_up)
     leaders.want("odd")
-    leaders.refresh()
+    leaders.settle(10)
     assert leaders.of("orders", 1) == "b2:2"
 
 
