@@ -46,7 +46,7 @@ def kafka():
         producer.produce("spans", b'{"resourceSpans":[{"scopeS', partition=0)
         producer.produce("spans", b"Pub\x011700000000000\x01region\x02", partition=1)
         producer.produce("spans", None, key=b"tombstone", partition=1)
-        producer.produce("foreign", b"{}")
+        producer.produce("foreign", b"order 7")
         assert producer.flush(30) == 0
         yield running
 
