@@ -6,7 +6,6 @@ A key is *covered* when a budget covers it: budgets count lost keys without nami
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from spark_jobs.columns import Column, Ints, Mask
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
 
 
 COVERED: Final = Reason.DROP_ATTRIBUTED.value
@@ -33,25 +34,6 @@ COVERED: Final = Reason.DROP_ATTRIBUTED.value
 _OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT.value, Reason.ABANDONED.value, Reason.UNEXPLAINED.value})
 LEAVING_OPEN: Final = _OPEN_REASONS | {COVERED, Reason.HALF_RECORD.value}
 """The reasons with which a key may be left to the next run; PENDING has none and may be, too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """What a lifecycle depends on beside the verdict.
-
-    Attributes:
-        run: the number of this run; ``None`` without a history.
-        data_end_ms: the end of the data; ages count from there.
-        horizon_ms: until when the data is complete.
-        forget_after_ms: open keys older than this are waited for no longer.
-        has_earlier_input: the input includes all that earlier runs of the history read.
-    """
-
-    run: int | None
-    data_end_ms: int | None
-    horizon_ms: int | None
-    forget_after_ms: int
-    has_earlier_input: bool = False
 
 
 class OpenKey(NamedTuple):
@@ -77,28 +59,31 @@ class AssignedLifecycle(NamedTuple):
     is_left: bool
 
 
-def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: pa.Table | None = None) -> pa.Table:
+def assign_lifecycle(
+    verdicts: pa.Table, policy: Policy, facts: Facts, *, run: int | None, closed: pa.Table | None = None
+) -> pa.Table:
     """Return ``VERDICT`` with ``lifecycle`` and ``first_seen_run``, the reasons being final.
 
-    An open key among those ``closed`` by earlier runs is open again, and UNEXPLAINED if its only reason is where this
-    run's input begins and those runs had other input.
+    ``run`` is the number of this run, ``None`` without a history; ages count from the end of the data. An open key
+    among those ``closed`` by earlier runs is open again, and UNEXPLAINED if its only reason is where this run's input
+    begins and those runs had other input.
     """
     if not len(verdicts):
         return verdicts
     columns = flatten_sides(verdicts)
     first_seen, closed_run = NullableInts.of(columns["first_seen_run"]), find_closed_runs(columns, closed)
     last = find_last(columns)
-    age = NullableInts.constant(runs.data_end_ms) - last
-    is_young = np.ones(len(verdicts), bool) if runs.horizon_ms is None else last.exceeds(runs.horizon_ms)
+    age = NullableInts.constant(facts.data_end_ms) - last
+    is_young = np.ones(len(verdicts), bool) if facts.horizon_ms is None else last.exceeds(facts.horizon_ms)
     on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
-    flags = [on_both, first_seen.known, closed_run.known, age.exceeds(runs.forget_after_ms), is_young]
+    flags = [on_both, first_seen.known, closed_run.known, age.exceeds(policy.forget_after_ms), is_young]
     texts = [columns[name] for name in ("status", "reason", "reason_detail")]
-    key_of = partial(OpenKey, has_earlier_input=runs.has_earlier_input)
+    key_of = partial(OpenKey, has_earlier_input=facts.has_earlier_input)
     decided, like = apply_to_distinct(
         lambda *key: decide_lifecycle(key_of(*key)), *texts, *(pa.array(flag) for flag in flags)
     )
     is_left = np.array([one.is_left for one in decided])[like]
-    first = first_seen.coalesce(closed_run.coalesce(NullableInts.constant(runs.run)).where(is_left))
+    first = first_seen.coalesce(closed_run.coalesce(NullableInts.constant(run)).where(is_left))
     found = {
         name: pa.array([getattr(one, name) for one in decided], pa.string()).take(as_rows(like))
         for name in ("reason", "reason_detail", "lifecycle")

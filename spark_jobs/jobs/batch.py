@@ -34,12 +34,11 @@ from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_s
 from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points, write_rows
-from spark_jobs.history.lifecycle import CLOSED, Runs, assign_lifecycle, merge_closed, read_closed, select_left_open
+from spark_jobs.history.lifecycle import CLOSED, assign_lifecycle, merge_closed, read_closed, select_left_open
 from spark_jobs.jobs.judge_tasks import (
     CANDIDATES,
     BucketPlan,
     Counted,
-    HistoryFiles,
     Judged,
     judge_buckets,
     pack_events,
@@ -57,7 +56,7 @@ from spark_jobs.jobs.summarise import (
 )
 from spark_jobs.jobs.workspace import open_engine, open_workspace, record_engine, replace_outcome
 from spark_jobs.jobs.writers import name_native_writers
-from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
+from spark_jobs.judging.counts import add_unjudged
 from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.judging.highlights import PER_STRATUM
 from spark_jobs.policy.policy import hash_policy, make_plan
@@ -136,8 +135,8 @@ def explain_residue(
     buckets = group_by_bucket([*list_files(plan.settled), *files])
     found = explain(
         residue,
-        policy=budgets.policy,
-        facts=budgets.facts,
+        policy=plan.policy,
+        facts=plan.facts,
         collect=lambda wanted: engine.map(partial(_collect, wanted), [*buckets, *traffic], merge=merge_evidence),
         find_neighbours=lambda wanted: engine.map(partial(_find_neighbours, wanted), buckets, merge=merge_neighbours),
     )
@@ -193,9 +192,9 @@ def _read(file: str, columns: Sequence[str]) -> pa.Table:
 
 
 def _write_reasons(plan: BucketPlan, parts: Sequence[tuple[str, pa.Table]]) -> Counted:
-    closed = read_closed(plan.history.closed)
+    closed = read_closed(plan.closed)
     verdicts = pa.concat_tables(_write_again(plan, closed, *part) for part in parts)
-    return Counted.of(verdicts, plan.counting, plan.history)
+    return Counted.of(verdicts, plan)
 
 
 def _write_again(plan: BucketPlan, closed: pa.Table | None, path: str, reasons: pa.Table) -> pa.Table:
@@ -205,15 +204,15 @@ def _write_again(plan: BucketPlan, closed: pa.Table | None, path: str, reasons: 
     found = reasons.append_column("first_seen_run", pc.min_element_wise(*runs).combine_chunks())
     for column in found.column_names:
         verdicts = verdicts.set_column(verdicts.column_names.index(column), column, found[column])
-    verdicts = assign_lifecycle(verdicts, plan.runs, closed)
+    verdicts = assign_lifecycle(verdicts, plan.policy, plan.facts, run=plan.run, closed=closed)
     name = f"{_EXPLAINED}{as_path(path).name}"
     with write_atomically(str(as_path(plan.settled) / name)) as unready:
         parquet.write_table(verdicts, unready, compression="zstd", write_statistics=False)
     candidates = as_path(path).with_name(f"{CANDIDATES}{as_path(path).name}")
-    if plan.history.events is not None and candidates.exists():
+    if plan.left_open is not None and candidates.exists():
         left = select_left_open(open_parquet(candidates).read(use_threads=False), verdicts)
         if len(left):
-            write_rows(left, str(as_path(plan.history.events) / name))
+            write_rows(left, str(as_path(plan.left_open) / name))
     return verdicts
 
 
@@ -265,9 +264,9 @@ def reconcile(  # noqa: PLR0913 - the run's options
     progress("adding up")
     counted = judged.counted
     add_unjudged(counted.tally, malformed=sum(known.malformed.values()), scopes=known.scopes.values())
-    if plan.history.events is not None:  # the tasks have written the events that the next run takes over
-        earlier = (read_rows(path, CLOSED) for path in plan.history.closed)
-        place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=plan.history.since_ms))
+    if plan.left_open is not None:  # the tasks have written the events that the next run takes over
+        earlier = (read_rows(path, CLOSED) for path in plan.closed)
+        place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=plan.forget_before_ms))
         place.past.keep_used_drops(budgets.used())
     samples = read_samples(counted.samples.rows, at_most=most_samples)
     run = JudgedRun(sides=sides, carried=carried, known=known, policy=policy, judged=judged, samples=samples)
@@ -306,27 +305,15 @@ def conclude(
 def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budgets, most_samples: int) -> BucketPlan:
     past = place.past
     return BucketPlan(
-        plan=make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms),
-        runs=Runs(
-            run=past.run,
-            data_end_ms=known.data_end_ms,
-            horizon_ms=known.horizon_ms,
-            forget_after_ms=policy.forget_after_ms,
-            has_earlier_input=known.has_earlier_input,
-        ),
-        counting=CountPlan(
-            width_ms=bucket_width_ms(known.first_ms, known.data_end_ms),
-            data_end_ms=known.data_end_ms,
-            grace_ms=policy.grace_ms,
-            per_stratum=max(PER_STRATUM, most_samples * PER_STRATUM // MOST_SAMPLES),
-        ),
+        policy=policy,
+        facts=known,
+        plan=make_plan(policy, known),
         settled=place.make_directory(VERDICTS),
         residue=place.make_directory("residue"),
-        history=HistoryFiles(
-            events=past.make_events_directory(),
-            closed=tuple(past.closed_files()),
-            since_ms=(known.data_end_ms or 0) - policy.forget_after_ms,
-        ),
+        per_stratum=max(PER_STRATUM, most_samples * PER_STRATUM // MOST_SAMPLES),
+        run=past.run,
+        closed=tuple(past.closed_files()),
+        left_open=past.make_events_directory(),
         near=budgets.near,
     )
 

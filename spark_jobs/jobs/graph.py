@@ -104,7 +104,7 @@ def _draw(
     spans = tie_spans(engine, otlp.files, f"{work}/tied")
     progress("surveying the input")
     known = read_facts(sum_of(Survey, [native.survey, otlp.survey]), policy.grace_ms)
-    plan = make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms)
+    plan = make_plan(policy, known)
     progress("following every message")
     directory = f"{work}/legs"
     make_directory(directory)

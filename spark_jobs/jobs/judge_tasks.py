@@ -40,43 +40,40 @@ if TYPE_CHECKING:
 
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.graph.legs import Owners
-    from spark_jobs.history.lifecycle import Runs
-    from spark_jobs.judging.counts import CountPlan
+    from spark_jobs.judging.facts import Facts
     from spark_jobs.judging.highlights import Differing, Hosts
     from spark_jobs.judging.kernel import JudgedSlice
     from spark_jobs.judging.plan import Plan
+    from spark_jobs.policy.policy import Policy
 
 CANDIDATES: Final = "candidates-"
 """What the file of a residue's events is called beside the residue's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryFiles:
-    """What earlier runs closed, and where the next run finds what this one leaves open.
-
-    ``events`` is the directory that the events left open are written to; ``None`` without a history. ``closed`` are
-    files of ``lifecycle.CLOSED``; what was closed before ``since_ms`` is forgotten.
-    """
-
-    events: str | None = None
-    closed: tuple[str, ...] = ()
-    since_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPlan:
     """What every bucket is judged by, and the directories its verdicts go to: those with a reason, those without.
 
-    ``near`` is that of ``explain.budgets.note_settled``.
+    ``plan`` is of the ``policy`` and the ``facts``; ``near`` is that of ``explain.budgets.note_settled``. Where there
+    is a history, ``run`` is the number of this run, ``closed`` are files of ``lifecycle.CLOSED``, and ``left_open`` is
+    the directory of the events that the next run takes over.
     """
 
+    policy: Policy
+    facts: Facts
     plan: Plan
-    runs: Runs
-    counting: CountPlan
     settled: str
     residue: str
-    history: HistoryFiles = field(default_factory=HistoryFiles)
+    per_stratum: int
+    run: int | None = None
+    closed: tuple[str, ...] = ()
+    left_open: str | None = None
     near: tuple[range, ...] | None = None
+
+    @property
+    def forget_before_ms(self) -> int:
+        """What was closed before then is forgotten."""
+        return (self.facts.data_end_ms or 0) - self.policy.forget_after_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +87,15 @@ class Counted:
     closed: pa.Table = field(default_factory=CLOSED.empty_table)
 
     @classmethod
-    def of(cls, verdicts: pa.Table, how: CountPlan, history: HistoryFiles) -> Counted:
+    def of(cls, verdicts: pa.Table, how: BucketPlan) -> Counted:
         """Count ``VERDICT`` rows."""
         columns = flatten_sides(verdicts)
         return cls(
-            count_verdicts(columns, how),
+            count_verdicts(columns, how.facts, grace_ms=how.policy.grace_ms),
             draw_samples(verdicts, columns, how.per_stratum),
             count_differing(columns),
             count_hosts(columns, ATTRIBUTED),
-            CLOSED.empty_table() if history.events is None else find_closed(verdicts, since_ms=history.since_ms),
+            CLOSED.empty_table() if how.left_open is None else find_closed(verdicts, since_ms=how.forget_before_ms),
         )
 
 
@@ -133,7 +130,7 @@ def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blo
 
     ``blobs`` is emptied if several buckets travel together.
     """
-    closed = read_closed(how.history.closed)
+    closed = read_closed(how.closed)
     if together == 1:
         return _judge_bucket(how, closed, number, blobs)
 
@@ -162,11 +159,11 @@ def _count_slice(
     how: BucketPlan, closed: pa.Table | None, files: _Files, part: JudgedSlice
 ) -> tuple[Judged, pa.Table, pa.Table]:
     """Write some verdicts of a bucket; return what they come to but for the residue, that, and their messages."""
-    verdicts = assign_lifecycle(part.verdicts, how.runs, closed)
+    verdicts = assign_lifecycle(part.verdicts, how.policy, how.facts, run=how.run, closed=closed)
     columns = flatten_sides(verdicts)
     final = files.write(part, verdicts)
     judged = Judged(
-        counted=Counted.of(final, how.counting, how.history),
+        counted=Counted.of(final, how),
         durations=measure(columns),
         settled=note_settled(final, how.near),
         owners=find_verdict_owners(verdicts),
@@ -182,11 +179,11 @@ class _Files:
             return stack.enter_context(open_rows(str(as_path(directory) / name)))
 
         name = f"part-{bucket:05d}.parquet"
-        self._keeps_open = how.history.events is not None
+        self._keeps_open = how.left_open is not None
         self._residue_rows = 0
         self._write_settled = open_file(how.settled, name)
         self._write_residue = open_file(how.residue, name)
-        self._write_left = open_file(how.history.events or how.residue, name)
+        self._write_left = open_file(how.left_open or how.residue, name)
         self._write_candidates = open_file(how.residue, f"{CANDIDATES}{name}")
 
     def write(self, judged: JudgedSlice, verdicts: pa.Table) -> pa.Table:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from spark_jobs.columns import Column
+    from spark_jobs.judging.facts import Facts
 
 _BUCKET_MS: Final = 600_000
 _LEAST_BUCKETS: Final = 12
@@ -45,30 +46,17 @@ def bucket_width_ms(first_ms: int | None, data_end_ms: int | None) -> int:
     return max((width for width in _NICE_MS if width <= wanted), default=_NICE_MS[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountPlan:
-    """What counting needs beside the verdicts.
-
-    The width of the timeline's buckets, the data's end and the grace (ms), and how many samples of each kind, status
-    and reason are kept.
-    """
-
-    width_ms: int
-    data_end_ms: int | None
-    grace_ms: int
-    per_stratum: int
-
-
-def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPlan) -> dict[str, Column]:
+def _age_bands(
+    verdicts: Mapping[str, Column], event: NullableInts, end: NullableInts, grace_ms: int
+) -> dict[str, Column]:
     """Return the band of each open event's age and that of each open key's, null for all others: nearly all rows."""
     status, reason, lifecycle = (verdicts[name] for name in ("status", "reason", "lifecycle"))
-    end = NullableInts.constant(how.data_end_ms)
     waits = is_equal(status, Status.PENDING.value) | is_any_of(reason, _OPEN)
     carried = is_any_of(lifecycle, CARRIED_ON)
     last = end - find_last(verdicts) if carried.any() else end
     return {
         "age": _name_each(waits, end - event, name_age),
-        "open_break_age": _name_each(carried, last, lambda age_ms: name_open_age(age_ms, how.grace_ms)),
+        "open_break_age": _name_each(carried, last, lambda age_ms: name_open_age(age_ms, grace_ms)),
     }
 
 
@@ -101,15 +89,17 @@ class Tally:
     outside: Counter[str] = field(default_factory=Counter)  # records of keys outside the window, per side
 
 
-def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
+def count_verdicts(verdicts: Mapping[str, Column], facts: Facts, *, grace_ms: int) -> Tally:
     """Count verdicts, given as the columns of ``flatten_sides``."""
     tally = Tally()
     event = NullableInts.of(verdicts["event_ms"]).believable()
-    words = {name: verdicts[name] for name in (*_WORDS, "on_native", "on_otlp")} | _age_bands(verdicts, event, how)
+    words = {name: verdicts[name] for name in (*_WORDS, "on_native", "on_otlp")}
+    words |= _age_bands(verdicts, event, NullableInts.constant(facts.data_end_ms), grace_ms)
     sums = {name: verdicts[name] for name in COUNTS}
     for row in _group(words, sums):
         add_judgement(tally, row)
-    starts = NullableInts(event.values // how.width_ms * how.width_ms, event.known).to_arrow()
+    width_ms = bucket_width_ms(facts.first_ms, facts.data_end_ms)
+    starts = NullableInts(event.values // width_ms * width_ms, event.known).to_arrow()
     for row in _group({"start_ms": starts, "status": verdicts["status"], "reason": verdicts["reason"]}):
         if row["start_ms"] is not None:
             tally.buckets.setdefault(row["start_ms"], Counter())[row["status"], row["reason"]] += row["keys"]

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bridge.storage.paths import AnyPath
+    from spark_jobs.judging.facts import Facts
     from spark_jobs.judging.plan import Alone
     from spark_jobs.policy.settings import Setting
 
@@ -378,12 +379,8 @@ def _line(setting: Setting, value: Any, *, description: bool = False) -> str:
 
 
 # -- the plan of a run: its policy and what is known of its input, as plain data for the kernel ------------------------
-def make_plan(policy: Policy, *, data_end_ms: int | None, horizon_ms: int | None) -> Plan:
-    """Return the plan of a run.
-
-    ``data_end_ms`` is the end of the later side's data; until ``horizon_ms`` both sides are complete, ``None`` if a
-    side is empty. If the policy calls the data complete, every believable time is before it.
-    """
+def make_plan(policy: Policy, facts: Facts) -> Plan:
+    """Return the plan of a run; if the policy calls the data complete, every believable time is before the horizon."""
     own = Plan(
         tolerance_ms={name: policy.tolerance(name) for name in TIMED_FIELDS},
         native_lacks=_find_lacking(policy, "native", NATIVE_CARRIES),
@@ -403,8 +400,8 @@ def make_plan(policy: Policy, *, data_end_ms: int | None, horizon_ms: int | None
         mask_salt=policy.mask_salt,
         begin_ms=policy.begin_ms,
         end_ms=policy.end_ms,
-        data_end_ms=data_end_ms,
-        horizon_ms=LAST_MS if policy.is_complete and horizon_ms is not None else horizon_ms,
+        data_end_ms=facts.data_end_ms,
+        horizon_ms=LAST_MS if policy.is_complete and facts.horizon_ms is not None else facts.horizon_ms,
     )
     return own if policy.other is None else _mix(own, policy, policy.other)
 

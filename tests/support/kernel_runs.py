@@ -42,5 +42,4 @@ def facts_of(events: list[dict[str, Any]], policy: Policy) -> Facts:
 
 
 def plan_of(events: list[dict[str, Any]], policy: Policy) -> Plan:
-    facts = facts_of(events, policy)
-    return make_plan(policy, data_end_ms=facts.data_end_ms, horizon_ms=facts.horizon_ms)
+    return make_plan(policy, facts_of(events, policy))

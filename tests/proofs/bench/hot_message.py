@@ -18,9 +18,8 @@ from pyarrow import parquet
 from spark_jobs.exchange import packing
 from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator
 from spark_jobs.exchange.local import LocalEngine
-from spark_jobs.history.lifecycle import Runs
 from spark_jobs.jobs.judge_tasks import BucketPlan, judge_buckets, pack_events
-from spark_jobs.judging.counts import CountPlan
+from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import make_plan, read_policy
 from spark_jobs.schemas import NORMALISED
 from tests.proofs.bench.reconcile import run_module
@@ -68,15 +67,17 @@ def _judge(deliveries: int, folder: Path) -> dict[str, Any]:
     use_system_allocator()
     folder.mkdir(parents=True)
     files = [_write(folder / f"{name}.parquet", name, deliveries) for name in ("before", "after", "span")]
-    policy, end_ms = read_policy(None), _BEGIN_MS + 10 * deliveries
+    end_ms = _BEGIN_MS + 10 * deliveries
+    policy, facts = read_policy(None), Facts(data_end_ms=end_ms, horizon_ms=end_ms)
     for name in ("settled", "residue"):
         (folder / name).mkdir()
     plan = BucketPlan(
-        plan=make_plan(policy, data_end_ms=end_ms, horizon_ms=end_ms),
-        runs=Runs(run=None, data_end_ms=end_ms, horizon_ms=end_ms, forget_after_ms=policy.forget_after_ms),
-        counting=CountPlan(width_ms=600_000, data_end_ms=end_ms, grace_ms=policy.grace_ms, per_stratum=50),
+        policy=policy,
+        facts=facts,
+        plan=make_plan(policy, facts),
         settled=str(folder / "settled"),
         residue=str(folder / "residue"),
+        per_stratum=50,
     )
     pieces = packing.pieces_of(files)
     buckets = packing.count_buckets(pieces, 1)

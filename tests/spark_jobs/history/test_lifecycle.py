@@ -5,11 +5,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_jobs.history.lifecycle import CLOSED, OpenKey, Runs, assign_lifecycle, decide_lifecycle, hash_closed
+from spark_jobs.history.lifecycle import CLOSED, OpenKey, assign_lifecycle, decide_lifecycle, hash_closed
 from spark_jobs.policy.policy import read_policy
 from tests.support.events import START_MS, before, both, consumed, publish
-from tests.support.kernel_runs import judge, plan_of, table_of
+from tests.support.kernel_runs import facts_of, verdicts_on
 
+POLICY = read_policy(None)
 MINUTE_MS = 60_000
 FLAGS = dict.fromkeys(("is_on_both", "is_known", "was_closed", "is_old", "is_young"), False)
 KEY = OpenKey(status="NATIVE_ONLY", reason="UNEXPLAINED", reason_detail="why", **FLAGS)
@@ -72,11 +73,7 @@ STORY = [
 
 
 def verdicts_of(events):
-    plan = plan_of(events, policy := read_policy(None))
-    runs = Runs(
-        run=None, data_end_ms=plan.data_end_ms, horizon_ms=plan.horizon_ms, forget_after_ms=policy.forget_after_ms
-    )
-    return judge(table_of(events), plan).verdicts, runs
+    return verdicts_on(events), facts_of(events, POLICY)
 
 
 def lifecycles_of(verdicts):
@@ -84,29 +81,30 @@ def lifecycles_of(verdicts):
 
 
 def test_without_a_history_open_keys_are_new_and_have_no_run():
-    verdicts, runs = verdicts_of(STORY)
-    lifecycles = lifecycles_of(assign_lifecycle(verdicts, runs))
+    verdicts, facts = verdicts_of(STORY)
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, POLICY, facts, run=None))
     assert lifecycles == {"Z": (None, None), "L": ("new", None), "B": ("resolved", 2), "O": ("still_open", 1)}
 
 
 def test_open_key_without_a_believable_time_never_expires():
-    verdicts, runs = verdicts_of([*STORY, publish("native", "N", start_ms=-1, end_ms=None)])
-    assert lifecycles_of(assign_lifecycle(verdicts, replace(runs, forget_after_ms=0)))["N"] == ("new", None)
+    verdicts, facts = verdicts_of([*STORY, publish("native", "N", start_ms=-1, end_ms=None)])
+    at_once = replace(POLICY, forget_after_ms=0)
+    assert lifecycles_of(assign_lifecycle(verdicts, at_once, facts, run=None))["N"] == ("new", None)
 
 
 def test_half_record_is_open_until_the_horizon():
     late = [before("H", at_ms=10 * MINUTE_MS), consumed("H", at_ms=10 * MINUTE_MS)]
-    verdicts, runs = verdicts_of([*STORY, *late, before("G", at_ms=0), consumed("G", at_ms=0)])
-    lifecycles = lifecycles_of(assign_lifecycle(verdicts, runs))
+    verdicts, facts = verdicts_of([*STORY, *late, before("G", at_ms=0), consumed("G", at_ms=0)])
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, POLICY, facts, run=None))
     assert (lifecycles["H"][0], lifecycles["G"][0]) == ("new", None)
-    nothing_settled = lifecycles_of(assign_lifecycle(verdicts, replace(runs, horizon_ms=None)))
+    nothing_settled = lifecycles_of(assign_lifecycle(verdicts, POLICY, replace(facts, horizon_ms=None), run=None))
     assert nothing_settled["G"][0] == "new"
 
 
 @pytest.mark.parametrize(("side", "other"), [("native", "otlp"), ("otlp", "native")])
 def test_open_key_at_the_position_of_a_closed_one_of_its_side_has_regressed(side, other):
     place = {"path": "a.jsonl", "record_index": 0, "raw_hash": 7, "line": 3}
-    verdicts, runs = verdicts_of([*both("Z", at_ms=0), *(publish(each, each, **place) for each in (side, other))])
+    verdicts, facts = verdicts_of([*both("Z", at_ms=0), *(publish(each, each, **place) for each in (side, other))])
     closed = pa.Table.from_pylist([{**place, "side": side, "first_seen_run": 2, "last_ms": START_MS}], schema=CLOSED)
-    lifecycles = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), hash_closed(closed)))
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, POLICY, facts, run=4, closed=hash_closed(closed)))
     assert lifecycles == {"Z": (None, None), side: ("regressed", 2), other: ("new", 4)}

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.columns import hash_texts
-from spark_jobs.history.lifecycle import Runs, assign_lifecycle
-from spark_jobs.jobs.judge_tasks import Counted, HistoryFiles
+from spark_jobs.history.lifecycle import assign_lifecycle
+from spark_jobs.jobs.judge_tasks import BucketPlan, Counted
 from spark_jobs.jobs.summarise import read_samples, read_slowest
 from spark_jobs.judging import durations as timing
 from spark_jobs.judging.columns import NullableInts, flatten_sides
-from spark_jobs.judging.counts import CountPlan, bucket_width_ms, count_verdicts
+from spark_jobs.judging.counts import bucket_width_ms, count_verdicts
 from spark_jobs.judging.durations import MEASURES, Durations, Histogram
+from spark_jobs.judging.facts import Facts
 from spark_jobs.judging.highlights import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
-from spark_jobs.policy.policy import read_policy
+from spark_jobs.policy.policy import make_plan, read_policy
 from spark_jobs.report.result import Instance
 from spark_jobs.sums import sum_of
 from tests.support.events import START_MS, before, both, consumed, delivery, publish
@@ -27,7 +28,9 @@ from tests.support.kernel_runs import verdicts_on
 
 SENDS = 60
 LOST = 55
-HOW = CountPlan(width_ms=600_000, data_end_ms=None, grace_ms=60_000, per_stratum=PER_STRATUM)
+POLICY = read_policy(None)
+PLAN = make_plan(POLICY, Facts())
+HOW = BucketPlan(policy=POLICY, facts=Facts(), plan=PLAN, settled="", residue="", per_stratum=PER_STRATUM)
 
 
 def parts_of(verdicts, pieces=3):
@@ -64,7 +67,7 @@ def durations(verdicts):
 
 @pytest.fixture(scope="module")
 def counted(verdicts):
-    return sum_of(Counted, [Counted.of(part, HOW, HistoryFiles()) for part in parts_of(verdicts)])
+    return sum_of(Counted, [Counted.of(part, HOW) for part in parts_of(verdicts)])
 
 
 def test_tally_equals_the_counted_verdicts(verdicts, counted):
@@ -111,7 +114,7 @@ def test_only_keys_in_scope_are_counted():
         if (side, msg_id) != ("native", "LOST")
     ]
     verdicts = verdicts_on(events, policy=replace(read_policy(None), begin_ms=START_MS, grace_ms=0))
-    durations, counted = timing.measure(flatten_sides(verdicts)), Counted.of(verdicts, HOW, HistoryFiles())
+    durations, counted = timing.measure(flatten_sides(verdicts)), Counted.of(verdicts, HOW)
     arrivals = {side: (one.count, one.max) for side, one in durations.arrival().items()}
     assert arrivals == {"native": (2, 30), "otlp": (3, 7)}
     (topic,) = durations.topics()
@@ -172,7 +175,7 @@ def test_slowest_samples_are_the_slowest_events(counted):
 
 def test_samples_are_stratified_capped_and_independent_of_tasks(verdicts, counted):
     first = read_samples(counted.samples.rows)
-    assert first == read_samples(Counted.of(verdicts, HOW, HistoryFiles()).samples.rows)
+    assert first == read_samples(Counted.of(verdicts, HOW).samples.rows)
     strata = Counter(sample.stratum for sample in first)
     assert strata["NATIVE_ONLY UNEXPLAINED consume"] == PER_STRATUM
     assert 0 < strata["MATCHED_EXACT publish"] < PER_STRATUM
@@ -229,9 +232,8 @@ def test_open_events_have_an_age_before_the_end_of_the_data():
     began = [before(f"B{at}", at_ms=at * minute) for at in (2, 20, 27)]
     verdicts = verdicts_on([*ends, *began, publish("native", "NEW", at_ms=30 * minute - 5), *both("OLD")])
     end_ms = START_MS + 30 * minute
-    runs = Runs(run=None, data_end_ms=end_ms, horizon_ms=end_ms - minute, forget_after_ms=7 * 86_400_000)
-    how = CountPlan(width_ms=600_000, data_end_ms=end_ms, grace_ms=minute, per_stratum=1)
-    counts = count_verdicts(flatten_sides(assign_lifecycle(verdicts, runs)), how)
+    facts = Facts(data_end_ms=end_ms, horizon_ms=end_ms - minute)
+    counts = count_verdicts(flatten_sides(assign_lifecycle(verdicts, POLICY, facts, run=None)), facts, grace_ms=minute)
     in_flight, abandoned = {"5 to 15 min": 1, "1 to 5 min": 1}, {"15 to 60 min": 1}
     assert counts.ageing == {"PENDING": {"under 1 min": 1}, "IN_FLIGHT": in_flight, "ABANDONED": abandoned}
     assert counts.lifecycle == {"new": 4}

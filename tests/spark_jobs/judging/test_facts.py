@@ -5,9 +5,9 @@ import json
 import pyarrow as pa
 
 from spark_jobs.judging.columns import flatten_sides
-from spark_jobs.judging.counts import CountPlan, count_verdicts
+from spark_jobs.judging.counts import count_verdicts
 from spark_jobs.judging.durations import measure
-from spark_jobs.judging.facts import Survey, Surveyed, read_facts, survey
+from spark_jobs.judging.facts import Facts, Survey, Surveyed, read_facts, survey
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sums import sum_of
 from tests.support.events import START_MS, after, before, both, consumed, delivery, publish
@@ -132,9 +132,8 @@ def test_nonsense_times_cost_their_own_keys_only():
     assert statuses["BAD0", "publish"] == "MISMATCHED"
     assert statuses["BBAD0", "consume"] == "NATIVE_ONLY"
     columns = flatten_sides(verdicts)
-    how = CountPlan(width_ms=600_000, data_end_ms=None, grace_ms=0, per_stratum=1)
-    in_the_run = range(START_MS - START_MS % how.width_ms, START_MS + END_MS + 1, how.width_ms)
-    assert set(count_verdicts(columns, how).buckets) <= {0, *in_the_run}
+    in_the_run = range(START_MS - START_MS % 600_000, START_MS + END_MS + 1, 600_000)
+    assert set(count_verdicts(columns, Facts(), grace_ms=0).buckets) <= {0, *in_the_run}
     assert measure(columns).latency()["publish"].count >= 2
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs.judging import compare
+from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import make_plan, read_policy
 from tests.support.events import publish
 from tests.support.kernel_runs import judge_events
@@ -109,7 +110,7 @@ def test_masked_keys_show_the_mask_once_per_key(tmp_path):
     assert _judged(path, path.read_text(), both("BARE", {}, {}))["BARE"]["status"] == "MATCHED_EXACT"
 
 
-PLAN = replace(make_plan(read_policy(None), data_end_ms=None, horizon_ms=None), mask_salt="s", value_length_limit=5)
+PLAN = replace(make_plan(read_policy(None), Facts()), mask_salt="s", value_length_limit=5)
 
 
 @pytest.mark.parametrize(
