@@ -18,33 +18,34 @@ _RESOURCE: Final = re.compile("(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?")
 
 
 class ResourceName(NamedTuple):
-    """A topic's or group's name in RocketMQ, ``%RETRY%namespace%bare``: ``via`` is ``RETRY``, ``DLQ`` or ``None``."""
+    """A topic's or group's name in RocketMQ: ``%RETRY%namespace%bare``; ``via`` is ``RETRY``, ``DLQ`` or ``None``."""
 
     via: str | None
     namespace: str | None
     bare: str
 
-    @classmethod
-    def parse(cls, name: str) -> ResourceName:
-        """Return the parts of a name; ``bare`` is empty where nothing follows the namespace."""
-        _, *parts = _RESOURCE.split(name, maxsplit=1)  # it matches at the start, if only nothing
-        return cls(*parts)
 
-    def is_same(self, other: ResourceName) -> bool:
-        """Return whether both can name one topic or group: some writers leave the namespace out."""
-        namespaces = {self.namespace, other.namespace} - {None}
-        return (self.via, self.bare) == (other.via, other.bare) and len(namespaces) <= 1
+def parse_name(name: str) -> ResourceName:
+    """Return the parts of the name of a topic or group; ``bare`` is empty where nothing follows the namespace."""
+    return ResourceName(*_RESOURCE.split(name, maxsplit=1)[1:])  # it matches at the start, if only nothing
+
+
+def is_same_name(one: str, other: str) -> bool:
+    """Return whether two names can be of one topic or group: some writers leave the namespace out."""
+    left, right = parse_name(one), parse_name(other)
+    namespaces = {left.namespace, right.namespace} - {None}
+    return (left.via, left.bare) == (right.via, right.bare) and len(namespaces) <= 1
 
 
 def strip_namespace(name: str) -> str:
     """Return a topic or group as RocketMQ's trace hooks write it (``NamespaceUtil.withoutNamespace``)."""
-    via, _, bare = ResourceName.parse(name)
+    via, _, bare = parse_name(name)
     return f"%{via}%{bare}" if via else bare
 
 
 def strip_prefixes(name: str) -> str:
     """Return a topic or group as names are compared: writers treat namespaces and retry prefixes differently."""
-    return ResourceName.parse(name).bare
+    return parse_name(name).bare
 
 
 class _Hashed(Enum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.markup import fill_template
 from bridge.page.wording import ABSENT, TITLES, UNKNOWN_GROUP, duration, offset, plural, utc, utc_time, visible
 from bridge.query.findings import findings, summarise
+from bridge.query.matching import Sighting
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
 from bridge.query.timeline import Kind, describe_end, events
 from otel_mqtrace.wire.native import absent
@@ -19,7 +20,7 @@ from otel_mqtrace.wire.native.dialects import nearest_dialect
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bridge.query.matching import Place, Sighting
+    from bridge.query.matching import Place
     from bridge.query.search import Answer, Row, Searched
     from bridge.query.timeline import Consume, Event, MessageTimeline, Recall, Send, TransactionEnd
 
@@ -224,8 +225,8 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "page": answer.page,
         "pages": answer.pages,
         "total": answer.total,
-        "searched": _plain_fields(answer.searched),
-        "list": [_plain_fields(row) for story in reversed(answer.stories) for row in rows_of(story, answer.query)],
+        "searched": _plain(answer.searched),
+        "list": [_plain(row) for story in reversed(answer.stories) for row in rows_of(story, answer.query)],
         "messages": [
             {**timeline_json(story), "trace_id": trace_of(story), "link": link_of(answer, story)}
             for story in answer.stories
@@ -235,61 +236,47 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 def timeline_json(story: MessageTimeline) -> dict[str, Any]:
     """Return one message's story as plain values."""
+    groups = [
+        {
+            "group": group.group,
+            "outcome": group.outcome.value,
+            "attempts": [{**_plain(attempt), "elapsed_ms": attempt.elapsed_ms} for attempt in group.attempts],
+        }
+        for group in story.groups
+    ]
+    bad_records = [
+        {
+            **_plain(bad.place),
+            "field": bad.field_name,
+            "reason": bad.reason,
+            "text": bad.text,
+            "names_message": story.msg_id in bad.names,
+        }
+        for bad in story.bad
+    ]
     return {
-        "msg_id": story.msg_id,
-        "topics": list(story.topics),
-        "tags": list(story.tags),
-        "keys": list(story.keys),
+        **{name: _plain(getattr(story, name)) for name in ("msg_id", "topics", "tags", "keys")},
         "summary": summarise(story),
-        "findings": [_plain_fields(finding) for finding in findings(story)],
-        "sends": [_event(send) for send in story.sends],
-        "transaction_ends": [_event(end) for end in story.transaction_ends],
-        "recalls": [_event(recall) for recall in story.recalls],
-        "groups": [
-            {
-                "group": group.group,
-                "outcome": group.outcome.value,
-                "attempts": [{**_event(attempt), "elapsed_ms": attempt.elapsed_ms} for attempt in group.attempts],
-            }
-            for group in story.groups
-        ],
-        "timeline": [_plain_fields(event) for event in events(story)],
-        "bad_records": [
-            {
-                **_plain_fields(bad.place),
-                "field": bad.field_name,
-                "reason": bad.reason,
-                "text": bad.text,
-                "names_message": story.msg_id in bad.names,
-            }
-            for bad in story.bad
-        ],
+        "findings": _plain(findings(story)),
+        **{name: _plain(getattr(story, name)) for name in ("sends", "transaction_ends", "recalls")},
+        "groups": groups,
+        "timeline": _plain(events(story)),
+        "bad_records": bad_records,
         "records": story.records,
         "repeats": story.repeats,
     }
 
 
-def _event(event: Any) -> dict[str, Any]:
-    plain = _plain_fields(event)
-    return {**plain, "evidence": [_sighting(sighting) for sighting in event.evidence]}
-
-
-def _sighting(sighting: Sighting) -> dict[str, Any]:
-    return {
-        "trace_type": sighting.trace_ctx.trace_type.value,
-        "dialect": nearest_dialect(sighting.dialect),
-        "written_by": list(sighting.written_by),
-        "seen": sighting.seen,
-        "places": [_plain_fields(place) for place in sighting.places],
-    }
-
-
-def _plain_fields(item: Any) -> dict[str, Any]:
-    """Return the plain fields of a dataclass; ``evidence`` is written by its own rule."""
-    return {one.name: _plain(getattr(item, one.name)) for one in fields(item) if one.name != "evidence"}
-
-
 def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
     if isinstance(value, Enum):
         return value.name if isinstance(value, int) else value.value
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Sighting):
+        return {
+            "trace_type": value.trace_ctx.trace_type.value,
+            "dialect": nearest_dialect(value.dialect),
+            **{name: _plain(getattr(value, name)) for name in ("written_by", "seen", "places")},
+        }
+    return {one.name: _plain(getattr(value, one.name)) for one in fields(value)} if is_dataclass(value) else value

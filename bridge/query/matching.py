@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.message_id import ID_SHAPE
-from otel_mqtrace.model import KEY_SEPARATOR, ResourceName, strip_prefixes
+from otel_mqtrace.model import KEY_SEPARATOR, is_same_name, strip_prefixes
 from otel_mqtrace.wire.native import explode
 from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR, is_cuttable
 from otel_mqtrace.wire.native.dialects import is_by_go, writers_of
@@ -89,16 +89,8 @@ class Query:
         if self.prefix is not None:
             return (bean.msg_id or "").startswith((self.prefix, _encode_text(self.prefix)))
         if self.topic is not None:
-            return self.has_topic(bean.topic)
-        return self.has_group(trace_ctx.group_name)
-
-    def has_topic(self, topic: str | None) -> bool:
-        """Return whether the topic of a record is the one looked for, if any."""
-        return self.topic is None or _is_same_name(self.topic, topic)
-
-    def has_group(self, group: str | None) -> bool:
-        """Return whether the group of a record is the one looked for, if any."""
-        return self.group is None or _is_same_name(self.group, group)
+            return is_wanted(self.topic, bean.topic)
+        return is_wanted(self.group, trace_ctx.group_name)
 
     def selects(self, bean: TraceBean) -> bool:
         """Return whether the query selects a message of a record: by unique id, offset id, or key."""
@@ -120,11 +112,9 @@ def _encode_text(text: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _is_same_name(given: str, written: str | None) -> bool:
-    """Return whether a record's topic or group is the given one; either may lack its namespace."""
-    return written is not None and any(
-        ResourceName.parse(text).is_same(ResourceName.parse(written)) for text in (given, _encode_text(given))
-    )
+def is_wanted(name: str | None, written: str | None) -> bool:
+    """Return whether a record's topic or group is the wanted one, if any; either may lack its namespace."""
+    return name is None or (written is not None and is_same_name(_encode_text(name), _encode_text(written)))
 
 
 def parse_query(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import parse_instant_ms
 from bridge.page.wording import plural
-from bridge.query.matching import MOST_BAD, Evidence, OutcomeFilter, Query, gather
+from bridge.query.matching import MOST_BAD, Evidence, OutcomeFilter, Query, gather, is_wanted
 from bridge.query.timeline import Outcome, build_timeline
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native import absent, explode
@@ -67,7 +67,7 @@ def fits(story: MessageTimeline, query: Query) -> bool:
 
 
 def _has(row: Row, topics: Sequence[str], query: Query) -> bool:
-    if not query.has_group(row.group) or not any(map(query.has_topic, topics or (None,))):
+    if not (is_wanted(query.group, row.group) and any(is_wanted(query.topic, each) for each in topics or (None,))):
         return False
     if query.outcome is OutcomeFilter.RETRIED:
         return row.attempts > 1

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage.paths import read_row_groups
-from otel_mqtrace.model import MessageType, ResourceName, TransactionState
+from otel_mqtrace.model import MessageType, TransactionState, parse_name, strip_prefixes
 from spark_jobs.columns import (
     apply_to_distinct,
     as_rows,
@@ -115,8 +115,8 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
         "identified": columns["msg_id"].is_valid(),
         "kind": _rename(columns["kind"], str),
         **_groups_and_services(columns),
-        "via": _rename(columns["topic"], lambda name: _parse(name).via),
-        "namespace": _rename(columns["topic"], lambda name: _parse(name).namespace),
+        "via": _rename(columns["topic"], lambda name: parse_name(name[:_LONGEST_NAME]).via),
+        "namespace": _rename(columns["topic"], lambda name: parse_name(name[:_LONGEST_NAME]).namespace),
         "bare_topic": _rename(columns["topic"], _bare),
         "event_ms": NullableInts.of(columns["event_ms"]).believable().to_arrow(),
         "busy_ms": (end - start).to_arrow(),
@@ -155,13 +155,10 @@ def _rename(column: Column, rule: Callable[[str], str | None]) -> Column:
     return map_values(column, rule, _TEXT).dictionary_encode()
 
 
-def _parse(resource: str) -> ResourceName:
-    return ResourceName.parse(resource[:_LONGEST_NAME])
-
-
 def _bare(resource: str) -> str | None:
     """Return a topic's or group's name without prefix and namespace; as it is where nothing would be left."""
-    return _parse(resource).bare or resource[:_LONGEST_NAME] or None
+    name = resource[:_LONGEST_NAME]
+    return strip_prefixes(name) or name or None
 
 
 Owners: TypeAlias = "dict[tuple[str, str], Counter[str | None]]"

@@ -164,9 +164,7 @@ class RecordSigns:
         return min((release for release in found if release is not None), default=None)
 
 
-_RELEASES: Final = {
-    name: (dialect.release_ranges[0][0], dialect.release_ranges[-1][1]) for name, dialect in DIALECTS.items()
-}
+_RELEASES: Final = {name: dialect.first_and_last for name, dialect in DIALECTS.items()}
 """The first and the last release of each dialect."""
 _NEWEST: Final = max(last for _, last in _RELEASES.values())
 _BOUNDARIES: Final = sorted({bound for rule in BY_DESIGN for bound in (rule.since, rule.until) if bound})

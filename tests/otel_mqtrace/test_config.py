@@ -60,7 +60,7 @@ def test_code_wins_over_the_environment():
         ("MQTRACE_ENABLED", "perhaps", "True"),
         ("MQTRACE_PROCESS_CONTEXT", "sideways", "'auto'"),
         ("MQTRACE_PRESET", "rocketmq9", "no preset"),
-        ("MQTRACE_DIALECT", "5.0.5", "the nearest is 5.0.0; '5.5.0'"),
+        ("MQTRACE_DIALECT", "4.9.9", "the nearest is 4.9.8; '5.5.0'"),
         ("MQTRACE_QUEUE_SIZE", str(10**30), "2048"),
         ("MQTRACE_TOPIC_SAMPLING", "5", "nothing"),
         ("MQTRACE_MAX_MESSAGE_BYTES", "0", "128000"),

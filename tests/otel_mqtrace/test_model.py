@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_mqtrace.model import ResourceName, strip_namespace
+from otel_mqtrace.model import is_same_name, parse_name, strip_namespace
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from otel_mqtrace.model import ResourceName, strip_namespace
     ],
 )
 def test_name_has_a_prefix_a_namespace_and_the_rest(name, parts, stripped):
-    assert ResourceName.parse(name) == parts
+    assert parse_name(name) == parts
     assert strip_namespace(name) == stripped
 
 
@@ -28,5 +28,4 @@ def test_name_has_a_prefix_a_namespace_and_the_rest(name, parts, stripped):
     [("ns%T", "T", True), ("ns%T", "ns%T", True), ("ns%T", "other%T", False), ("%RETRY%T", "T", False)],
 )
 def test_name_is_the_same_where_one_lacks_the_namespace(one, other, same):
-    parsed = ResourceName.parse(one), ResourceName.parse(other)
-    assert parsed[0].is_same(parsed[1]) is parsed[1].is_same(parsed[0]) is same
+    assert is_same_name(one, other) is is_same_name(other, one) is same

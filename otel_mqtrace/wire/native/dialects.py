@@ -111,8 +111,8 @@ def find_dialect(name: str) -> Dialect | None:
     """Return the writable dialect of that name, or of the RocketMQ release of that name; ``None`` if it is neither."""
     if name in DIALECTS or not _RELEASE.fullmatch(name):
         return DIALECTS.get(name)
-    release = parse_release(name)
-    return next((row for row in DIALECTS.values() if any(a <= release <= b for a, b in row.release_ranges)), None)
+    spans, release = [(row, *row.first_and_last) for row in DIALECTS.values()], parse_release(name)
+    return next((row for row, first, last in spans if first <= release <= last), None)
 
 
 def dialect_named(name: str) -> Dialect:
@@ -122,7 +122,7 @@ def dialect_named(name: str) -> Dialect:
         return dialect
     if not _RELEASE.fullmatch(name):
         raise UsageError(f"no dialect {name!r} can be written; name one of {', '.join(DIALECTS)}")
-    known = sorted({release for row in DIALECTS.values() for pair in row.release_ranges for release in pair})
+    known = sorted(release for row in DIALECTS.values() for release in row.first_and_last)
     nearest = known[max(bisect(known, parse_release(name)) - 1, 0)]
     raise UsageError(f"no release {name} of RocketMQ is known; the nearest is {'.'.join(map(str, nearest))}")
 
@@ -149,7 +149,7 @@ def writers_of(shape: Shape, dialect: str | None, *, by_go: bool = False) -> tup
     follows = False
     for each in DIALECTS.values():
         fits = shape in shapes_of(each) and (each.message_type_map == "b" or not is_map_b)
-        releases = each.releases.replace(", ", "-").split("-")
+        releases = each.releases.split("-")
         if fits and follows:
             ranges[-1][1] = releases[-1]
         elif fits:

@@ -214,10 +214,10 @@ class Dialect(FieldCounts):
     splits_keys: bool = True
 
     @property
-    def release_ranges(self) -> tuple[tuple[Release, Release], ...]:
-        """The first and the last of each range of ``releases``."""
-        ranges = (text.split("-") for text in self.releases.split(", "))
-        return tuple((parse_release(one[0]), parse_release(one[-1])) for one in ranges)
+    def first_and_last(self) -> tuple[Release, Release]:
+        """The first and the last release that writes it."""
+        first, _, last = self.releases.partition("-")
+        return parse_release(first), parse_release(last or first)
 
     @property
     def message_types(self) -> tuple[MessageType, ...]:
@@ -249,7 +249,7 @@ _ROWS = (
     Dialect(name="4.9.2", releases="4.9.2", splits_keys=False),
     Dialect(name="4.9.3", releases="4.9.3-4.9.4"),
     Dialect(name="4.9.5", releases="4.9.5-4.9.8", cloud_sub_after=CloudSubAfter.GLUED),
-    Dialect(name="5.0.0", releases="5.0.0, 5.1.0", message_type_map="b"),
+    Dialect(name="5.0.0", releases="5.0.0-5.1.0", message_type_map="b"),
     Dialect(name="5.1.1", releases="5.1.1-5.1.3"),
     Dialect(name="5.1.4", releases="5.1.4-5.3.0", cloud_sub_after=CloudSubAfter.GLUED),
     Dialect(name="5.3.1", releases="5.3.1", cloud_sub_after=CloudSubAfter.TRAILING),
