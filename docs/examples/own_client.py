@@ -158,7 +158,7 @@ def _message(job: Job) -> IncomingMessage:
         partition=0,
         offset=job.number,
         body_length=len(job.body),
-        headers=list(job.headers.items()),
+        headers=job.headers,
         retry_times=job.attempt - 1,
     )
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.settle import SettleCall, SettleHook
     from otel_mqtrace.hooks.tracing import ClientInfo
-    from otel_mqtrace.records.message import Headers
+    from otel_mqtrace.records.message import HeaderIndex, Headers
 
 
 class Positions:
@@ -36,7 +36,7 @@ class Positions:
 
     def __init__(self, info: ClientInfo) -> None:
         self.info = info
-        self._headers: OrderedDict[tuple[str, int | None, int | None], Headers] = OrderedDict()
+        self._headers: OrderedDict[tuple[str, int | None, int | None], Headers | HeaderIndex] = OrderedDict()
         self._next: dict[tuple[str, int | None], int] = {}
         _consumers.add(self)
 

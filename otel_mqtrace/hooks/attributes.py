@@ -14,7 +14,7 @@ from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace.config import matches_any
-from otel_mqtrace.hooks.propagation import header_name, propagator_in_force
+from otel_mqtrace.hooks.propagation import each_header, header_name, propagator_in_force
 from otel_mqtrace.model import KEY_SEPARATOR, MessageType
 from otel_mqtrace.records.message import header_text
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.util.types import AttributeValue
 
-    from otel_mqtrace.records.message import Header, HeaderIndex, HeaderValue
+    from otel_mqtrace.records.message import HeaderIndex, Headers, HeaderValue
     from otel_mqtrace.spans.mapping import Attributes, Operation
 
 
@@ -103,7 +103,7 @@ class IncomingMessage:
 
     ``store_host`` is the broker it came from (``host:port``), by default the client's first server. What is given of
     ``msg_id``, ``tags``, ``keys``, ``msg_type`` and ``retry_times`` (deliveries before this one) wins over the
-    message's headers. ``message_group`` is the group of a RocketMQ FIFO message.
+    message's headers, pairs or a mapping. ``message_group`` is the group of a RocketMQ FIFO message.
     """
 
     topic: str
@@ -112,7 +112,7 @@ class IncomingMessage:
     key: object = None
     body_length: int | None = None
     tombstone: bool = False
-    headers: Sequence[Header] = ()
+    headers: Headers | HeaderIndex = ()
     timestamp_ms: int | None = None
     store_host: str | None = None
     cluster_id: str | None = None
@@ -148,12 +148,12 @@ class HeaderCapture:
         self._redacted = tuple(pattern.lower() for pattern in redacted)
         self._decide = lru_cache(maxsize=_MAX_NAMES)(self._match_patterns)
 
-    def attributes(self, headers: Sequence[Header]) -> Attributes:
+    def attributes(self, headers: Headers | HeaderIndex) -> Attributes:
         """Return one ``string[]`` per captured name, in order; non-UTF-8 bytes are escaped, absent values empty."""
         captured: dict[str, list[str]] = {}
         left = MAX_CAPTURED_VALUES
         carriers = propagator_in_force().names
-        for given, value in headers:
+        for given, value in each_header(headers):
             name = header_name(given)
             is_captured, is_redacted = self._decide(name, carriers)
             if is_captured:

@@ -1,13 +1,13 @@
 """Message headers and the propagator in force: what travels with a message, read and written.
 
-Headers are a list of pairs; the last value of a name counts, and the caller's object is never changed. Names are
+Headers are pairs or a mapping; the last value of a name counts, and the caller's object is never changed. Names are
 case-sensitive, values are bytes, text or ``None``. A name that is not text is read as confluent-kafka writes it
 (``b"TAGS"`` reaches the broker as ``b'TAGS'``) and is sent on unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage, propagate, trace
@@ -54,11 +54,17 @@ def pairs_of(headers: object) -> list[Header] | None:
     return headers.copy()
 
 
-def index_headers(headers: Headers) -> HeaderIndex:
+def each_header(headers: Headers | HeaderIndex) -> Iterable[Header]:
+    """Return ``headers``, which may be a mapping, as pairs."""
+    return headers.items() if isinstance(headers, Mapping) else headers
+
+
+def index_headers(headers: Headers | HeaderIndex) -> HeaderIndex:
     """Return the last value of each name that is not ``None``."""
     if not headers:
         return {}
-    return {name if isinstance(name, str) else header_name(name): value for name, value in headers if value is not None}
+    pairs = each_header(headers)
+    return {name if isinstance(name, str) else header_name(name): value for name, value in pairs if value is not None}
 
 
 def header_name(name: object) -> str:
@@ -174,7 +180,7 @@ def headers_under(parent: SpanContext | None, ids: bytes, flags: int, current_ct
     return [(name, value.encode()) for name, value in propagator_in_force().headers_of(span, current_ctx).items()]
 
 
-def creation_of(headers: Headers) -> SpanContext:
+def creation_of(headers: Headers | HeaderIndex) -> SpanContext:
     """Return the span context a message carries, as the propagator in force reads it."""
     return propagator_in_force().creation_of(index_headers(headers))
 
