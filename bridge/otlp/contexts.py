@@ -225,10 +225,8 @@ class _Message:
 
     def _name(self, name: str | None) -> str | None:
         """Return a topic or group without its namespace; a group of Kafka may have a % in its name."""
-        return name if name is None or self._is_of_kafka() else strip_namespace(name)
-
-    def _is_of_kafka(self) -> bool:
-        return self.fields.text("system") == _KAFKA
+        is_of_kafka = self.fields.text("system") == _KAFKA
+        return name if name is None or is_of_kafka else strip_namespace(name)
 
     def _place(self) -> str | None:
         """Return the physical id that the writer gives, else where the message lies on its Kafka topic."""
@@ -242,7 +240,7 @@ class _Message:
         return self._dotted_place()
 
     def _dotted_place(self) -> str | None:
-        return offset_in_id(self.given_id, self.fields.text("topic")) if self._is_of_kafka() else None
+        return offset_in_id(self.given_id, self.fields.text("topic")) if self.fields.text("system") == _KAFKA else None
 
 
 _MESSAGE_TYPES: Final = {each.value: each for each in MessageType}

@@ -7,7 +7,7 @@ records have a given number of fields.
 from __future__ import annotations
 
 import re
-from bisect import bisect
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -60,40 +60,21 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
         releases="Go 2.1.1 and later",
         pub=15,
         sub_before=9,
-        sub_after=9,
         quirks="Pub time is taken after the send; cost is not divided; keys empty on Pub, null on Sub; codes 0 and 4",
     ),
-    Imitator(
-        name="go-2.1.0",
-        releases="Go up to 2.1.0",
-        pub=14,
-        sub_before=8,
-        sub_after=7,
-        quirks="Pub time is taken after the send",
-    ),
+    Imitator(name="go-2.1.0", releases="Go up to 2.1.0", sub_after=7, quirks="Pub time is taken after the send"),
     Imitator(
         name="cpp-2",
         releases="C++ 2.x, and Python on top of it",
-        pub=14,
-        sub_before=8,
         sub_after=6,
         absent_keys="dKey",
         quirks="no context code; absent keys are dKey; SubAfter of the first message only",
     ),
-    Imitator(
-        name="ons",
-        releases="ONS Java 2019",
-        pub=14,
-        sub_before=8,
-        sub_after=8,
-        quirks="field 7 of SubAfter is exactlyOnceStatus",
-    ),
+    Imitator(name="ons", releases="ONS Java 2019", sub_after=8, quirks="field 7 of SubAfter is exactlyOnceStatus"),
     Imitator(
         name="rust",
         releases="rocketmq-rust 2026",
         pub=15,
-        sub_before=8,
-        sub_after=9,
         end_transaction=13,
         recall=7,
         cloud_sub_after=CloudSubAfter.TRAILING,
@@ -107,31 +88,30 @@ _GO_ID: Final = re.compile("[0-9A-F]{12}0{8}[0-9a-f]{12}")
 """Address and process id, no class loader, then time and counter in lower case: Go's ``primitive.CreateUniqID``."""
 
 
-def find_dialect(name: str) -> Dialect | None:
-    """Return the writable dialect of that name, or of the RocketMQ release of that name; ``None`` if it is neither."""
-    if name in DIALECTS or not _RELEASE.fullmatch(name):
-        return DIALECTS.get(name)
-    spans, release = [(row, *row.first_and_last) for row in DIALECTS.values()], parse_release(name)
-    return next((row for row, first, last in spans if first <= release <= last), None)
-
-
 def dialect_named(name: str) -> Dialect:
-    """Return what ``find_dialect`` does; ``UsageError`` names the nearest release, or all dialects."""
-    dialect = find_dialect(name)
-    if dialect is not None:
-        return dialect
+    """Return the writable dialect of that name, or of the RocketMQ release of that name.
+
+    ``UsageError`` names the nearest release, or all dialects.
+    """
+    if name in DIALECTS:
+        return DIALECTS[name]
     if not _RELEASE.fullmatch(name):
         raise UsageError(f"no dialect {name!r} can be written; name one of {', '.join(DIALECTS)}")
-    known = sorted(release for row in DIALECTS.values() for release in row.first_and_last)
-    nearest = known[max(bisect(known, parse_release(name)) - 1, 0)]
-    raise UsageError(f"no release {name} of RocketMQ is known; the nearest is {'.'.join(map(str, nearest))}")
+    release, nearest = parse_release(name), "4.4.0"
+    for row in DIALECTS.values():
+        first, last = row.first_and_last
+        if first <= release <= last:
+            return row
+        nearest = ".".join(map(str, last)) if last < release else nearest
+    raise UsageError(f"no release {name} of RocketMQ is known; the nearest is {nearest}")
 
 
 def nearest_dialect(name: str | None) -> str:
     """Return the name to write a record under again: the default's for a form that only other clients write."""
-    if name is None or find_dialect(name.removesuffix(CLOUD_SUFFIX)) is None:
-        return DEFAULT_DIALECT
-    return name
+    with suppress(UsageError):
+        dialect_named((name or "").removesuffix(CLOUD_SUFFIX))
+        return name or DEFAULT_DIALECT
+    return DEFAULT_DIALECT
 
 
 @lru_cache(maxsize=256)

@@ -189,9 +189,9 @@ class FieldCounts:
 
     name: str
     releases: str
-    pub: int
-    sub_before: int
-    sub_after: int
+    pub: int = 14
+    sub_before: int = 8
+    sub_after: int = 9
     end_transaction: int | None = None
     recall: int | None = None
     cloud_sub_after: CloudSubAfter = CloudSubAfter.SAME
@@ -206,9 +206,6 @@ class FieldCounts:
 class Dialect(FieldCounts):
     """One generation of Java writers, named by the first release that wrote it."""
 
-    pub: int = 14
-    sub_before: int = 8
-    sub_after: int = 9
     end_transaction: int | None = 13
     message_type_map: str = "a"
     splits_keys: bool = True
