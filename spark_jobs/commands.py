@@ -239,10 +239,6 @@ Every = Annotated[
         metavar="DURATION",
     ),
 ]
-Samples = Annotated[
-    int,
-    option("Output", "Sample events in the report; above 400 it grows up to 10 MB.", min=0, max=10_000, metavar="N"),
-]
 LinkTemplate = Annotated[
     str | None,
     option("Output", "Address behind a sample, as in https://jaeger.example/trace/{trace_id}.", metavar="URL"),
@@ -278,7 +274,6 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     history: History = None,
     stream: Stream = False,
     every_ms: Every = None,
-    samples: Samples = 400,
     link_template: LinkTemplate = None,
     as_json: AsJson = False,
     print_policy: PrintPolicy = False,
@@ -305,7 +300,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
     settings = parse_settings(conf or ())
     placement: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": settings}
-    output: Any = {"out": into, "history": _path_of(history, "--history") or into / "history", "samples": samples}
+    output: Any = {"out": into, "history": _path_of(history, "--history") or into / "history"}
     with _early_workers((*native, *otlp), placement, stream=stream):
         from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
 
@@ -367,13 +362,12 @@ def _run(
 ) -> int:
     """Reconcile, write the reports and print the result."""
     from bridge.page.markup import check_template  # noqa: PLC0415  (as below)
-    from spark_jobs.report import files, html, samples  # noqa: PLC0415  (Jinja, of the optional extra)
+    from spark_jobs.report import files, samples  # noqa: PLC0415  (Jinja, of the optional extra)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
     from spark_jobs.terminal import print_summary, show_progress  # noqa: PLC0415  (rich)
 
     warn_of_orphans(options.native)
     template = link_template and check_template(link_template, samples.LINK_FIELDS)
-    page = html.PageOptions(samples=options.samples, link_template=template)
     written: dict[str, AnyPath] = {}
     printed: set[Writers] = set()
 
@@ -381,7 +375,7 @@ def _run(
     def report(result: Result) -> Iterator[Mapping[str, str]]:
         progress("writing the reports")
         sources = (*options.native, *options.otlp, *options.ledger)
-        texts = files.render_reports(result, page, sources=sources)
+        texts = files.render_reports(result, link_template=template, sources=sources)
         yield texts
         written.update((name, options.out / name) for name in texts)
         if every_ms is not None:
@@ -408,7 +402,6 @@ def _run(
         sys.stdout.write(result.dumps())
     else:
         print_summary(result, written)
-    _warn_of_size(written, html.HEAVY_PAGE_BYTES)
     _warn_of_unknown(result.unknown_files, options)
     return int(result.exit_code)
 
@@ -428,14 +421,6 @@ def _warn_of_newer(native_writer: str) -> None:
     if profiles.is_newer_than_known(native_writer):
         judged = f"judged by the rules of {profiles.NEWEST_RELEASE}, the newest known release"
         typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
-
-
-def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:
-    for name, path in written.items():
-        size = path.stat().st_size
-        if path.suffix == ".html" and size > heavy_bytes:
-            size_text = f"{name} has {size / 1e6:.1f} MB and opens slowly in a browser"
-            typer.echo(f"mqtrace: warning: {size_text}: use fewer --samples", err=True)
 
 
 def _warn_of_unknown(files: Iterable[str], options: ReconcileOptions) -> None:

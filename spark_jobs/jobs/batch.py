@@ -58,9 +58,8 @@ from spark_jobs.jobs.workspace import open_engine, open_workspace, record_engine
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.judging.counts import add_unjudged
 from spark_jobs.judging.facts import Survey, read_facts
-from spark_jobs.judging.highlights import PER_STRATUM
 from spark_jobs.policy.policy import hash_policy, make_plan
-from spark_jobs.report.result import MOST_SAMPLES, VERDICTS
+from spark_jobs.report.result import VERDICTS
 from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.sums import by, sum_of
@@ -107,9 +106,7 @@ def run(
     with open_workspace(options.out, options.history, opener) as workspace:
         how = name_native_writers(chosen.native, options.reading)
         sides = read_sides(workspace.engine, chosen.native, chosen.otlp, workspace.work, options=how, progress=progress)
-        result = reconcile(
-            workspace, sides, chosen.policy, most_samples=options.samples, progress=progress, ledger=ledger
-        )
+        result = reconcile(workspace, sides, chosen.policy, progress=progress, ledger=ledger)
         result = replace(result, unknown_files=chosen.native.unknown | chosen.otlp.unknown)
         return conclude(workspace, result, report, out=options.out)
 
@@ -224,7 +221,6 @@ def reconcile(  # noqa: PLR0913 - the run's options
     sides: tuple[EventSide, EventSide],
     policy: Policy,
     *,
-    most_samples: int,
     progress: Callable[[str], None],
     ledger: LedgerRead | None = None,
     trace_topics: Sequence[str] = (),
@@ -250,7 +246,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
         trace_topics=native.trace_topics,
     )
     budgets = Budgets(ledger, earlier=past.used_drops(), policy=policy, facts=known)
-    plan = _bucket_plan(place, policy, known, budgets, most_samples)
+    plan = _bucket_plan(place, policy, known, budgets)
     progress("judging every key")
     pieces = _pieces(place, sides, carried, trace_topics)
     judged = _judge(engine, pieces, carried.again, plan)
@@ -268,7 +264,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
         earlier = (read_rows(path, CLOSED) for path in plan.closed)
         place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=plan.forget_before_ms))
         place.past.keep_used_drops(budgets.used())
-    samples = read_samples(counted.samples.rows, at_most=most_samples)
+    samples = read_samples(counted.samples.rows)
     run = JudgedRun(sides=sides, carried=carried, known=known, policy=policy, judged=judged, samples=samples)
     buckets = group_by_bucket(list_files(plan.settled))
     result = _summarise(place, run, buckets)
@@ -302,7 +298,7 @@ def conclude(
     return result
 
 
-def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budgets, most_samples: int) -> BucketPlan:
+def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budgets) -> BucketPlan:
     past = place.past
     return BucketPlan(
         policy=policy,
@@ -310,7 +306,6 @@ def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budget
         plan=make_plan(policy, known),
         settled=place.make_directory(VERDICTS),
         residue=place.make_directory("residue"),
-        per_stratum=max(PER_STRATUM, most_samples * PER_STRATUM // MOST_SAMPLES),
         run=past.run,
         closed=tuple(past.closed_files()),
         left_open=past.make_events_directory(),

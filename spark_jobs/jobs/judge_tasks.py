@@ -64,7 +64,6 @@ class BucketPlan:
     plan: Plan
     settled: str
     residue: str
-    per_stratum: int
     run: int | None = None
     closed: tuple[str, ...] = ()
     left_open: str | None = None
@@ -92,7 +91,7 @@ class Counted:
         columns = flatten_sides(verdicts)
         return cls(
             count_verdicts(columns, how.facts, grace_ms=how.policy.grace_ms),
-            draw_samples(verdicts, columns, how.per_stratum),
+            draw_samples(verdicts, columns),
             count_differing(columns),
             count_hosts(columns, ATTRIBUTED),
             CLOSED.empty_table() if how.left_open is None else find_closed(verdicts, since_ms=how.forget_before_ms),

@@ -15,7 +15,7 @@ from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.policy import Policy, read_policy, with_limits
 from spark_jobs.policy.profiles import AUTO
-from spark_jobs.report.result import MOST_SAMPLES, RESULT_FILE, VERDICTS
+from spark_jobs.report.result import RESULT_FILE, VERDICTS
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, choose_engine, configure_stores
 from spark_jobs.sources.files import find_inputs
 
@@ -55,7 +55,6 @@ class ReconcileOptions:
         grace_ms: ``None`` takes that of the policy.
         is_complete: nothing more will arrive.
         begin_ms, end_ms: the window in epoch milliseconds, both included; a key belongs to it if its start does.
-        samples: events in the report, at most.
         engine: ``spark`` or ``local``; ``None`` takes Spark where it can run.
         master: ``None`` takes that of ``spark-submit`` or ``SPARK_REMOTE``, else this machine.
         conf: further settings of Spark.
@@ -78,7 +77,6 @@ class ReconcileOptions:
     master: str | None = None
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     conf: Mapping[str, str] = field(default_factory=dict)
-    samples: int = MOST_SAMPLES
     history: AnyPath | None = None
     ledger: tuple[str, ...] = ()
 

@@ -124,7 +124,6 @@ def _judge(
         workspace,
         (native, survey_again(workspace.engine, spans, native.trace_topics)),
         begin_behind_dropped(policy, dropped_until_ms),
-        most_samples=options.samples,
         progress=progress,
         ledger=read_ledgers(options.ledger) if options.ledger else None,
         trace_topics=native.trace_topics,

@@ -60,8 +60,8 @@ _OF_SIDE: Final = ("start_ms", "end_ms", "success", "store_host")
 
 
 # -- samples ----------------------------------------------------------------------------------------------------------
-def read_samples(samples: pa.Table, *, at_most: int = MOST_SAMPLES) -> tuple[Sample, ...]:
-    """Return at most ``at_most`` samples: a few of each stratum that is in order, more of those that are not.
+def read_samples(samples: pa.Table) -> tuple[Sample, ...]:
+    """Return at most ``MOST_SAMPLES`` samples: a few of each stratum that is in order, more of those that are not.
 
     ``samples`` are the rows of ``judging.highlights.Samples``.
     """
@@ -69,9 +69,8 @@ def read_samples(samples: pa.Table, *, at_most: int = MOST_SAMPLES) -> tuple[Sam
     chosen: list[tuple[int, dict[str, Any]]] = []
     for stratum, members in groupby(rows, key=itemgetter("stratum")):
         is_calm = not _CALM.isdisjoint(stratum.split())
-        share = at_most // (MOST_SAMPLES // _PER_CALM_STRATUM) if is_calm else at_most
-        chosen += enumerate(islice(members, share))
-    kept = sorted(chosen, key=itemgetter(0))[:at_most]
+        chosen += enumerate(islice(members, _PER_CALM_STRATUM if is_calm else MOST_SAMPLES))
+    kept = sorted(chosen, key=itemgetter(0))[:MOST_SAMPLES]
     return tuple(_sample(row) for _, row in sorted(kept, key=lambda one: (one[1]["stratum"], one[0])))
 
 

@@ -41,10 +41,9 @@ Differing = Counter[tuple[str, str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Rows of ``VERDICT`` with ``stratum``, ``chance`` and ``tie``-breakers; of a stratum ``per_stratum`` are kept."""
+    """Rows of ``VERDICT`` with ``stratum``, ``chance`` and ``tie``-breakers; of a stratum ``PER_STRATUM`` are kept."""
 
     rows: pa.Table = field(default_factory=_SAMPLE.empty_table)
-    per_stratum: int = PER_STRATUM
 
     @classmethod
     def merge(cls, parts: Sequence[Samples]) -> Samples:
@@ -53,14 +52,13 @@ class Samples:
         columns = single_arrays(found.select(["stratum", "chance", "tie", "event_ms"]))
         strata, event_ms = encode(columns["stratum"]), NullableInts.of(columns["event_ms"]).filled(-LATEST)
         order = np.lexsort((np.asarray(columns["tie"]), event_ms, np.asarray(columns["chance"]), strata.values))
-        per_stratum = parts[0].per_stratum
-        most = [_PER_MEASURE if word.startswith(SLOWEST) else per_stratum for word in strata.words]
+        most = [_PER_MEASURE if word.startswith(SLOWEST) else PER_STRATUM for word in strata.words]
         stratum = strata.values[order]
         kept: Any = pa.array(order[number_in_runs(stratum) < np.array(most, np.int64)[stratum]])
-        return cls(found.take(kept), per_stratum)
+        return cls(found.take(kept))
 
 
-def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum: int) -> Samples:
+def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column]) -> Samples:
     """Return the rows that may be samples of the run.
 
     They are those with the smallest seeded hash of every kind, status and reason, and the slowest of every measure.
@@ -73,13 +71,13 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
     names, stratum = apply_to_distinct(lambda *row: " ".join(filter(None, row)), *words)
     rows = np.flatnonzero(inside)
     rows = rows[np.lexsort((chance[rows], stratum[rows]))]
-    rows = rows[number_in_runs(stratum[rows]) < per_stratum]
+    rows = rows[number_in_runs(stratum[rows]) < PER_STRATUM]
     parts = [_sample(verdicts, rows, [names[at] for at in stratum[rows].tolist()], chance[rows], chance[rows])]
     for name, took in measure_rows(columns).items():
         slow = np.flatnonzero(inside & took.exceeds(0))
         slow = slow[np.lexsort((chance[slow], event_ms.filled(-LATEST)[slow], -took.values[slow]))[:_PER_MEASURE]]
         parts.append(_sample(verdicts, slow, [f"{SLOWEST} {name}"] * len(slow), -took.values[slow], chance[slow]))
-    return Samples(pa.concat_tables(parts), per_stratum)
+    return Samples(pa.concat_tables(parts))
 
 
 def _sample(verdicts: pa.Table, rows: Ints, strata: Sequence[str], chance: Ints, tie: Ints) -> pa.Table:

@@ -18,7 +18,6 @@ from spark_jobs.taxonomy import ExitCode, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from spark_jobs.report.html import PageOptions
     from spark_jobs.report.result import Gate, Result, SideInputs
 
 _ELEMENT: Final = {Outcome.FAIL.value: "failure", Outcome.INCONCLUSIVE.value: "skipped"}
@@ -55,14 +54,15 @@ def _case(gate: Gate) -> _Case:
     return _Case(gate.name, _ELEMENT.get(gate.outcome, ""), message, output)
 
 
-def render_reports(result: Result, page: PageOptions | None = None, *, sources: Iterable[str] = ()) -> dict[str, str]:
+def render_reports(result: Result, *, link_template: str | None = None, sources: Iterable[str] = ()) -> dict[str, str]:
     """Return the text of every report by file name, ``result.json`` last.
 
-    The reports for people show paths relative to ``sources``, the user's arguments.
+    ``link_template`` is that of the page. The reports for people show paths relative to ``sources``, the user's
+    arguments.
     """
     readable = _shorten_paths(result, sources)
     return {
-        "report.html": render_page(readable, options=page),
+        "report.html": render_page(readable, link_template),
         "summary.md": render_summary(readable),
         "junit.xml": render_junit(readable),
         "metrics.prom": render_metrics(result),

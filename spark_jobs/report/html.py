@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,11 +46,8 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Finding, Group, Result, Topic
     from spark_jobs.report.samples import ShownSamples
 
-HEAVY_PAGE_BYTES: Final = 5_000_000
-"""Browsers take seconds to open a page of this size; the command warns."""
-
-_MOST_BYTES, _MOST_BYTES_WITH_MORE_SAMPLES = 1_500_000, 10_000_000
-_STRATA: Final = 8
+_MOST_BYTES: Final = 1_500_000  # fit for a mail
+_PER_STRATUM: Final = MOST_SAMPLES // 8
 _MOST_ROWS: Final = 50  # of one table: ten screens of a phone
 _UNFOLDED: Final = dict(zip(GROUPS, (0, 1, 0, 4), strict=True))
 """Samples of a finding that the page shows unfolded, by group."""
@@ -64,32 +60,15 @@ _OUTCOME_LABEL: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageOptions:
-    """The size of a page and the link of its samples.
+def render_page(result: Result, link_template: str | None = None) -> str:
+    """Return the page; it drops samples, never numbers, to stay within 1.5 MB of UTF-8, and counts them.
 
-    ``samples`` are shown at most; the page counts those that do not fit. ``link_template`` is an address with
-    ``samples.LINK_FIELDS`` in braces.
+    ``link_template`` is the address behind a sample, with ``samples.LINK_FIELDS`` in braces.
     """
-
-    samples: int = MOST_SAMPLES
-    link_template: str | None = None
-
-    @property
-    def most_bytes(self) -> int:
-        """The size limit in bytes: fit for a mail, larger with more samples."""
-        return _MOST_BYTES if self.samples <= MOST_SAMPLES else _MOST_BYTES_WITH_MORE_SAMPLES
-
-
-def render_page(result: Result, options: PageOptions | None = None) -> str:
-    """Return the page; it drops samples, never numbers, to stay within ``options.most_bytes`` of UTF-8."""
-    options = options or PageOptions()
     bare = _page(result, NONE_SHOWN)
-    per_stratum = max(options.samples // _STRATA, 1)
-    chosen = choose_in_turns(drop_repeated(result.samples), at_most=options.samples, per_stratum=per_stratum)
-    room = options.most_bytes - len(bare.encode("utf-8", "backslashreplace")) - 10_000
-    link = options.link_template
-    shown = render_samples(chosen, result.timelines, room_bytes=room, link_template=link)
+    chosen = choose_in_turns(drop_repeated(result.samples), at_most=MOST_SAMPLES, per_stratum=_PER_STRATUM)
+    room = _MOST_BYTES - len(bare.encode("utf-8", "backslashreplace")) - 10_000
+    shown = render_samples(chosen, result.timelines, room_bytes=room, link_template=link_template)
     return _page(result, shown) if shown.count else bare
 
 

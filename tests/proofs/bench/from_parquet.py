@@ -22,7 +22,6 @@ from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress
 from spark_jobs.jobs.reading import EventSide, ReadOptions, read_sides
 from spark_jobs.jobs.workspace import open_engine, open_workspace
 from spark_jobs.report.files import render_reports
-from spark_jobs.report.html import PageOptions
 from spark_jobs.sources.files import find_inputs
 from tests.proofs.bench.rivals import MASTER, MEMORY, acted
 
@@ -54,9 +53,8 @@ def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
     early = (*options.native, *options.otlp) if engine == "local" else ()
     with started_early(early, "spark_jobs.jobs.batch"), open_workspace(out, options.history, opener) as place:
         native, otlp = map(EventSide.from_plain, json.loads((tables / "sides.json").read_text(encoding="utf-8")))
-        result = reconcile(place, (native, otlp), chosen.policy, most_samples=options.samples, progress=no_progress)
-        page = PageOptions(samples=options.samples)
-        result = conclude(place, result, lambda ended: nullcontext(render_reports(ended, page)), out=out)
+        result = reconcile(place, (native, otlp), chosen.policy, progress=no_progress)
+        result = conclude(place, result, lambda ended: nullcontext(render_reports(ended)), out=out)
     jobs = result.spark.jobs if result.spark else 0
     return {"status": result.status, "jobs": jobs, "holds": result.conservation.holds}
 

@@ -77,7 +77,6 @@ def _judge(deliveries: int, folder: Path) -> dict[str, Any]:
         plan=make_plan(policy, facts),
         settled=str(folder / "settled"),
         residue=str(folder / "residue"),
-        per_stratum=50,
     )
     pieces = packing.pieces_of(files)
     buckets = packing.count_buckets(pieces, 1)

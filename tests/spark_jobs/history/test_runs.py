@@ -48,7 +48,7 @@ def run(root: Path, events: list[dict[str, Any]], *, begin_ms: int | None = None
     rules = replace(read_policy(None), begin_ms=begin_ms)
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
-        reconciled = reconcile(place, sides, rules, most_samples=10, progress=no_progress, **how)
+        reconciled = reconcile(place, sides, rules, progress=no_progress, **how)
         result = conclude(place, reconciled, no_report, out=root)
     return RunRows(root, result, read_verdicts(root))
 

@@ -320,7 +320,7 @@ def test_message_whose_records_came_in_two_batches_is_not_lost_when_one_is_dropp
     policy = begin_behind_dropped(read_policy(None), ingested.dropped_until_ms())
     with open_workspace(tmp_path / "out", None, LocalEngine) as place:
         sides = tuple(ingested.total().sides.values())
-        result = batch.reconcile(place, sides, policy, most_samples=1, progress=no_progress)
+        result = batch.reconcile(place, sides, policy, progress=no_progress)
     assert result.status == {"MATCHED_EXACT": 17, "PENDING": 2, "OUT_OF_SCOPE": 3}
 
 

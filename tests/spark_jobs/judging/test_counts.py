@@ -30,7 +30,7 @@ SENDS = 60
 LOST = 55
 POLICY = read_policy(None)
 PLAN = make_plan(POLICY, Facts())
-HOW = BucketPlan(policy=POLICY, facts=Facts(), plan=PLAN, settled="", residue="", per_stratum=PER_STRATUM)
+HOW = BucketPlan(policy=POLICY, facts=Facts(), plan=PLAN, settled="", residue="")
 
 
 def parts_of(verdicts, pieces=3):

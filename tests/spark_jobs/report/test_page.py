@@ -10,7 +10,7 @@ import pytest
 from bridge.page.markup import check_template
 from otel_mqtrace._errors import UsageError
 from spark_jobs.report.glossary import group_finding
-from spark_jobs.report.html import PageOptions, render_page
+from spark_jobs.report.html import render_page
 from spark_jobs.report.result import Field, Inputs, Latency, Result, Sample, SideInputs, Span, TimeBucket, Topic
 from spark_jobs.report.samples import LINK_FIELDS
 from spark_jobs.report.summary import render_summary
@@ -330,9 +330,6 @@ def test_page_of_ten_million_messages_stays_within_its_size():
     assert set(headings(text)) == {f"STATUS_{at}" for at in range(8)}
     assert f"{400 - shown} more samples are left out" in text
     assert "<script>x" not in text
-    asked = render_page(huge, PageOptions(samples=2_000))
-    assert asked.count('<details class="sample"') == 400
-    assert len(text.encode()) < len(asked.encode()) <= 10_000_000
     assert len(render_page(result(samples=(), timelines={})).encode()) <= 300_000
 
 
@@ -362,8 +359,8 @@ def test_invalid_link_template_is_refused(template, message):
 
 def test_link_quotes_every_id_and_needs_all_of_them():
     hostile = sample(1, topic="a/b?c=d&e#f\"'> <", otlp=otlp_fields(span_id="00ff"))
-    options = PageOptions(link_template=check_template("https://x.example/{topic}/{span_id}/{msg_id}", LINK_FIELDS))
-    text = render_page(result(samples=(hostile, sample(2, otlp=None))), options)
+    template = check_template("https://x.example/{topic}/{span_id}/{msg_id}", LINK_FIELDS)
+    text = render_page(result(samples=(hostile, sample(2, otlp=None))), template)
     links = [attrs["href"] for tag, attrs in Page(text).elements if tag == "a" and attrs.get("rel")]
     msg_id = hostile.verdict["msg_id"]
     assert links == [f"https://x.example/a%2Fb%3Fc%3Dd%26e%23f%22%27%3E%20%3C/00ff/{msg_id}"]
