@@ -134,7 +134,7 @@ def test_findings_that_the_checks_name_are_in_the_table_and_get_all_values_of_th
         ("sampled_out", {"OTEL_TRACES_SAMPLER": "always_off"}, ""),
         ("no_propagator", {"OTEL_PROPAGATORS": "none"}, ""),
         ("config_file_missing", {"OTEL_CONFIG_FILE": "not-there.yaml"}, ""),
-        ("setting_wrong", {"MQTRACE_DIALECT": "9.9"}, "MQTRACE_DIALECT = '9.9': one of 4.4.0"),
+        ("setting_wrong", {"MQTRACE_DIALECT": "9.9"}, "MQTRACE_DIALECT = '9.9': no dialect '9.9' can be written"),
         ("setting_unknown", {"MQTRACE_FOOBAR": SECRET}, "unknown setting MQTRACE_FOOBAR"),
         ("propagator_missing", {"OTEL_PROPAGATORS": "tracecontext,b4"}, "'b4' is not installed"),
         ("no_propagator", {"OTEL_PROPAGATORS": "tracecontext,None,b4"}, "trace"),
