@@ -54,6 +54,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "queue_size": "spans that a lane holds",
     "batch_size": "spans per batch; our exporters take several full batches at once, up to 512 spans",
     "linger_ms": "longest wait for a batch to fill, in milliseconds",
+    "export_timeout_ms": "how long an export may take, in milliseconds, where the exporter's `export` takes a bound",
+    "shutdown_timeout_ms": "how long the end of the process waits for the last exports, in milliseconds",
+    "drop_policy": "what a full lane drops: `newest` refuses what comes, `oldest` evicts what waited longest",
     "ledger_dir": "where each process keeps its drop ledger, `ledger-<host>-<pid>-<hex>.json`",
     "max_message_bytes": "most bytes of one trace message, encoded",
     "spool_dir": "where trace messages wait on disk while the trace broker does not answer",
@@ -89,8 +92,11 @@ _DEFAULTS: Final = {
     "queue_size": "`2048`",
     "batch_size": "`100`",
     "linger_ms": "`500`",
+    "export_timeout_ms": "`30000`",
+    "shutdown_timeout_ms": "`30000`",
+    "drop_policy": "`newest`",
 }
-"""The fallback of a setting without a value; the last three are the processor's."""
+"""The fallback of a setting without a value; all but the first are the processor's."""
 
 
 def settings_table() -> str:

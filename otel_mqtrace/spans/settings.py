@@ -121,6 +121,9 @@ def processor_options(settings: Settings) -> dict[str, Any]:
         "max_queue_size": settings.queue_size,
         "max_export_batch_size": settings.batch_size,
         "schedule_delay_millis": settings.linger_ms,
+        "export_timeout_millis": settings.export_timeout_ms,
+        "shutdown_timeout_millis": settings.shutdown_timeout_ms,
+        "drop_policy": settings.drop_policy,
     }
     return {name: value for name, value in named.items() if value is not None}
 

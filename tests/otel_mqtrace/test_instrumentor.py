@@ -56,10 +56,12 @@ def _send(kafka, topic):
 def test_processor_is_attached_with_the_given_exporters(instrumentor, kafka, topic, points, reader, monkeypatch):
     monkeypatch.setattr(metrics_of_the_api, "_METER_PROVIDER", MeterProvider([reader]))
     provider, exporter = TracerProvider(), RecordingExporter()
-    instrumentor.instrument(provider, exporters=[exporter], queue_size=7, batch_size=3, linger_ms=9)
+    options = {"queue_size": 7, "batch_size": 3, "linger_ms": 9, "export_timeout_ms": 8_000}
+    instrumentor.instrument(provider, exporters=[exporter], **options)
     processor = instrumentor.processor
     assert isinstance(processor, MqTraceSpanProcessor)
-    assert (processor.settings.max_queue_size, processor.settings.max_export_batch_size) == (7, 3)
+    settings = processor.settings
+    assert (settings.max_queue_size, settings.max_export_batch_size, settings.export_timeout_millis) == (7, 3, 8_000)
     _send(kafka, topic)
     assert processor.force_flush()
     exporter.take(f"send {topic}")

@@ -219,9 +219,12 @@ def test_environment_is_used_without_arguments(monkeypatch, caplog, wrong):
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", wrong)
     monkeypatch.setenv("MQTRACE_QUEUE_SIZE", "400")
     monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
+    monkeypatch.setenv("MQTRACE_SHUTDOWN_TIMEOUT_MS", "9000")
+    monkeypatch.setenv("MQTRACE_DROP_POLICY", "oldest")
     MqTraceSpanProcessor(Scripted())
     settings = MqTraceSpanProcessor(Scripted(), schedule_delay_millis=70).settings
     assert (settings.max_queue_size, settings.export_timeout_millis, settings.schedule_delay_millis) == (400, 7000, 70)
+    assert (settings.shutdown_timeout_millis, settings.drop_policy) == (9000, "oldest")
     (warning,) = caplog.messages
     assert warning.startswith(
         f"mqtrace: OTEL_BSP_SCHEDULE_DELAY = {wrong!r}: a number of milliseconds above 0 was expected"
