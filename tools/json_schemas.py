@@ -168,16 +168,13 @@ def query_schema() -> str:
         }
     )
     seen = {"evidence": _array({"$ref": "#/$defs/Sighting"})}
-    events = {
-        name: _array(made.named(kind.__name__, kind, without=("evidence",), **seen))
-        for name, kind in (
-            ("sends", timeline.Send),
-            ("transaction_ends", timeline.TransactionEnd),
-            ("recalls", timeline.Recall),
-        )
-    }
-    attempt = made.named("Consume", timeline.Consume, without=("evidence",), elapsed_ms=_OPTIONAL_INT, **seen)
-    group = _closed({"group": _OPTIONAL_TEXT, "outcome": made.of(timeline.Outcome), "attempts": _array(attempt)})
+    step, names = made.fields(timeline.Step), ("Send", "TransactionEnd", "Recall", "Consume")
+    for kind, name in zip(timeline.Kind, names, strict=True):
+        own = {field: step[field] for field in timeline.STEP_FIELDS[kind]}
+        more = {"elapsed_ms": _OPTIONAL_INT} if kind is timeline.Kind.CONSUME else {}
+        made.made[name] = _closed({**own, **more, **seen})
+    sends, ends, recalls, attempts = (_array({"$ref": f"#/$defs/{name}"}) for name in names)
+    group = _closed({"group": _OPTIONAL_TEXT, "outcome": made.of(timeline.Outcome), "attempts": attempts})
     bad = _closed(
         {
             **made.made["Place"]["properties"],
@@ -193,7 +190,9 @@ def query_schema() -> str:
             **{name: _array(_TEXT) for name in ("topics", "tags", "keys")},
             "summary": _TEXT,
             "findings": _array(made.of(timeline.Finding)),
-            **events,
+            "sends": sends,
+            "transaction_ends": ends,
+            "recalls": recalls,
             "groups": _array(group),
             "timeline": _array(made.of(timeline.Event)),
             "bad_records": _array(bad),

@@ -13,7 +13,7 @@ from bridge.page.wording import ABSENT, TITLES, UNKNOWN_GROUP, duration, offset,
 from bridge.query.findings import findings, summarise
 from bridge.query.matching import Sighting
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
-from bridge.query.timeline import Kind, describe_end, events
+from bridge.query.timeline import STEP_FIELDS, Kind, Step, describe_end, events
 from otel_mqtrace.wire.native import absent
 from otel_mqtrace.wire.native.dialects import nearest_dialect
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bridge.query.matching import Place
     from bridge.query.search import Answer, Row, Searched
-    from bridge.query.timeline import Consume, Event, MessageTimeline, Recall, Send, TransactionEnd
+    from bridge.query.timeline import Event, MessageTimeline
 
 TRACE_ID: Final = "trace id of mqtrace forward"
 ESTIMATED: Final = "≈ "
@@ -48,18 +48,17 @@ def describe_message(story: MessageTimeline) -> Facts:
 
 def details_of(story: MessageTimeline) -> Iterator[tuple[str, list[Detail]]]:
     """Yield each part's title and its events. Values are as on the wire: make them visible before they are shown."""
-    by_group: dict[str | None, list[Send]] = {}
+    by_group: dict[str | None, list[Step]] = {}
     for send in story.sends:
         by_group.setdefault(send.group, []).append(send)
     for group, sends in by_group.items():
-        yield title_of(Kind.SEND, group), [_send(number, send) for number, send in enumerate(sends, start=1)]
+        yield title_of(Kind.SEND, group), _details(sends)
     if story.transaction_ends:
-        yield "Transaction", [_transaction_end(end) for end in story.transaction_ends]
+        yield "Transaction", _details(story.transaction_ends)
     if story.recalls:
-        yield "Recall", [_recall(recall) for recall in story.recalls]
+        yield "Recall", _details(story.recalls)
     for consumer in story.groups:
-        attempts = [_consume(number, one) for number, one in enumerate(consumer.attempts, start=1)]
-        yield title_of(Kind.CONSUME, consumer.group), attempts
+        yield title_of(Kind.CONSUME, consumer.group), _details(consumer.attempts)
 
 
 def title_of(kind: Kind, group: str | None) -> str:
@@ -125,74 +124,54 @@ def places_of(places: Sequence[Place]) -> str:
     )
 
 
-def _send(number: int, send: Send) -> Detail:
-    facts = _facts(
-        send,
-        ("begin", send.begin_ms, utc),
-        ("end", send.end_ms, utc),
-        ("cost", send.cost_ms, duration),
-        ("topic", send.topic, str),
-        ("type", send.msg_type, attrgetter("value")),
-        ("store host", send.store_host, str),
-        ("client host", send.client_host, str),
-        ("offset id", send.offset_msg_id, str),
-        ("batch", send.of_batch if send.of_batch > 1 else None, lambda number: plural(number, "message")),
-    )
-    return f"attempt {number}: {send.outcome.value}", facts
+def _details(steps: Sequence[Step]) -> list[Detail]:
+    return [(_headline(number, step), tuple(_facts(step))) for number, step in enumerate(steps, start=1)]
 
 
-def _transaction_end(end: TransactionEnd) -> Detail:
-    facts = _facts(
-        end,
-        ("at", end.at_ms, utc),
-        ("state", end.state, attrgetter("value")),
-        ("group", end.group, str),
-        ("transaction id", end.transaction_id, str),
-        ("store host", end.store_host, str),
-        ("client host", end.client_host, str),
-    )
-    return describe_end(end), facts
+def _headline(number: int, step: Step) -> str:
+    if step.kind is Kind.TRANSACTION_END:
+        return describe_end(step)
+    if step.kind is Kind.SEND:
+        return f"attempt {number}: {step.outcome.value}"
+    missing = "" if step.missing is None else f", no {step.missing.value} in the trace"
+    return f"delivery {number}: {step.outcome.value}{missing}" if step.kind is Kind.CONSUME else step.outcome.value
 
 
-def _recall(recall: Recall) -> Detail:
-    return recall.outcome.value, _facts(recall, ("at", recall.at_ms, utc), ("group", recall.group, str))
-
-
-def _consume(number: int, consume: Consume) -> Detail:
+def _facts(step: Step) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of what is known of an event."""
+    is_send, is_consume = step.kind is Kind.SEND, step.kind is Kind.CONSUME
+    took_ms, cost_ms = step.elapsed_ms, step.cost_ms
     # where the listener was given several messages, the cost is a share of what it took
-    is_share = (
-        consume.cost_ms is not None and consume.elapsed_ms is not None and consume.elapsed_ms > consume.cost_ms + 1
-    )
-    estimated = " (begin + cost)" if consume.end_estimated else ""
-    missing = "" if consume.missing is None else f", no {consume.missing.value} in the trace"
-    facts = _facts(
-        consume,
-        ("begin", consume.begin_ms, utc),
-        ("end", consume.end_ms, lambda end_ms: f"{utc(end_ms)}{estimated}"),
-        ("took", consume.elapsed_ms, duration),
-        ("cost per message", consume.cost_ms if is_share else None, duration),
-        ("code", consume.context_code, attrgetter("name")),
-        ("retry", consume.retry_times, str),
-        ("client host", consume.client_host, str),
-        ("request id", consume.request_id, str),
-    )
-    return f"delivery {number}: {consume.outcome.value}{missing}", facts
-
-
-def _facts(event: Send | TransactionEnd | Recall | Consume, *own: tuple[str, Any, Callable[[Any], str]]) -> Facts:
-    """Return what is known: its ``own`` facts, each a name, a value and how that is shown, then those of every kind."""
-    places = [place for sighting in event.evidence for place in sighting.places]
-    known = [sighting.written_by for sighting in event.evidence if sighting.written_by]
+    is_share = cost_ms is not None and took_ms is not None and took_ms > cost_ms + 1
+    estimated = " (begin + cost)" if step.end_estimated else ""
+    places = [place for sighting in step.evidence for place in sighting.places]
+    known = [sighting.written_by for sighting in step.evidence if sighting.written_by]
     first, *others = min(known, key=len, default=("",))  # the record with the fewest possible writers
-    seen = sum(sighting.seen - 1 for sighting in event.evidence)
+    seen = sum(sighting.seen - 1 for sighting in step.evidence)
     facts: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
-        *own,
-        ("region", event.region_id, str),
+        ("begin", step.begin_ms, utc),
+        ("end", step.end_ms, lambda end_ms: f"{utc(end_ms)}{estimated}"),
+        ("at", step.at_ms, utc),
+        ("state", step.state, attrgetter("value")),
+        ("cost" if is_send else "took", took_ms, duration),
+        ("cost per message", cost_ms if is_share else None, duration),
+        ("topic", step.topic if is_send else None, str),
+        ("type", step.msg_type, attrgetter("value")),
+        ("group", None if is_send or is_consume else step.group, str),
+        ("transaction id", step.transaction_id, str),
+        ("code", step.context_code, attrgetter("name")),
+        ("retry", step.retry_times, str),
+        ("store host", step.store_host, str),
+        ("client host", step.client_host, str),
+        ("request id", step.request_id, str),
+        ("offset id", step.offset_msg_id, str),
+        ("batch", step.of_batch if step.of_batch > 1 else None, lambda number: plural(number, "message")),
+        ("region", step.region_id, str),
         ("record", places_of(places) or None, str),
         ("seen again", plural(seen, "time") if seen else None, str),
         ("layout of", f"{first} or {plural(len(others), 'other')}" if others else first or None, str),
     )
-    return tuple((name, show(value)) for name, value, show in facts if value is not None)
+    return ((name, show(value)) for name, value, show in facts if value is not None)
 
 
 LINK_FIELDS: Final = ("trace_id", "msg_id", "topic")
@@ -279,4 +258,6 @@ def _plain(value: Any) -> Any:
             "dialect": nearest_dialect(value.dialect),
             **{name: _plain(getattr(value, name)) for name in ("written_by", "seen", "places")},
         }
+    if isinstance(value, Step):
+        return {name: _plain(getattr(value, name)) for name in (*STEP_FIELDS[value.kind], "evidence")}
     return {one.name: _plain(getattr(value, one.name)) for one in fields(value)} if is_dataclass(value) else value

@@ -17,7 +17,7 @@ from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bridge.query.timeline import GroupTimeline, MessageTimeline, Send
+    from bridge.query.timeline import GroupTimeline, MessageTimeline, Step
 
     Found = Iterator[tuple[str, str]]
 
@@ -175,7 +175,7 @@ def _of_bad(story: MessageTimeline) -> Found:
         yield "bad_records", f"{describe_bad(story)}: {'its' if len(story.bad) == 1 else 'their'} content is lost."
 
 
-def _stored(story: MessageTimeline) -> list[Send]:
+def _stored(story: MessageTimeline) -> list[Step]:
     """Return the sends after which a broker has the message, also those that failed on a slave or its disk only."""
     return [send for send in story.sends if send.outcome is not Outcome.FAILED or send.offset_msg_id]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bridge.codec.files import BodyDecoder
     from bridge.query.matching import BadSighting
-    from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
+    from bridge.query.timeline import MessageTimeline, Step
     from otel_mqtrace.landing import LandedMessage
 
 PRODUCER: Final = "producer"
@@ -59,9 +59,9 @@ def rows_of(story: MessageTimeline, query: Query) -> tuple[Row, ...]:
 def fits(story: MessageTimeline, query: Query) -> bool:
     """Return whether ``story`` meets ``query``; ids and prefixes are matched when records are read."""
     if query.key is not None:
-        events: list[Send | TransactionEnd | Recall | Consume] = [*story.sends, *story.transaction_ends, *story.recalls]
-        events += [attempt for group in story.groups for attempt in group.attempts]
-        if not any(query.has_key(sighting.bean) for event in events for sighting in event.evidence):
+        steps = [*story.sends, *story.transaction_ends, *story.recalls]
+        steps += [attempt for group in story.groups for attempt in group.attempts]
+        if not any(query.has_key(sighting.bean) for step in steps for sighting in step.evidence):
             return False
     return bool(rows_of(story, query))
 
@@ -76,17 +76,16 @@ def _has(row: Row, topics: Sequence[str], query: Query) -> bool:
 
 def _rows(story: MessageTimeline) -> Iterator[tuple[Row, Sequence[str]]]:
     """Yield each row with the topics that any of its attempts names, else those of the message."""
-    by_producer: dict[tuple[str | None, str | None], list[Send]] = {}
+    by_producer: dict[tuple[str | None, str | None], list[Step]] = {}
     for send in story.sends:
         by_producer.setdefault((send.group, send.topic), []).append(send)
     for (group, _), sends in by_producer.items():
         yield _row(story, PRODUCER, group, sends, sends[-1].begin_ms)
     for consumer in story.groups:
         yield _row(story, CONSUMER, consumer.group, consumer.attempts, consumer.attempts[-1].from_ms)
-    others: tuple[TransactionEnd | Recall, ...] = (*story.transaction_ends, *story.recalls)
     sent_by = {send.group for send in story.sends}
     without_send: dict[str | None, int | None] = {}
-    for event in others:
+    for event in (*story.transaction_ends, *story.recalls):
         if event.group not in sent_by:
             without_send.setdefault(event.group, event.at_ms)
     is_unknown = not (story.sends or story.groups or any(without_send))
@@ -96,7 +95,7 @@ def _rows(story: MessageTimeline) -> Iterator[tuple[Row, Sequence[str]]]:
 
 
 def _row(
-    story: MessageTimeline, role: str, group: str | None, attempts: Sequence[Send | Consume], time_ms: int | None
+    story: MessageTimeline, role: str, group: str | None, attempts: Sequence[Step], time_ms: int | None
 ) -> tuple[Row, Sequence[str]]:
     named = [attempt.topic for attempt in attempts if attempt.topic]
     topics = named or story.topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.page.wording import ABSENT, visible
 from otel_mqtrace.model import KEY_SEPARATOR, ContextCode, TraceType, TransactionState
@@ -34,94 +34,84 @@ class Half(str, Enum):
     END = "SubAfter"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """One send attempt that got an answer. ``of_batch`` is how many messages were sent by it."""
+class Kind(str, Enum):
+    """What an event is; the value is the word in the JSON."""
 
-    begin_ms: int | None
-    end_ms: int | None
-    cost_ms: int | None
-    outcome: Outcome
-    group: str | None
-    region_id: str | None
-    topic: str | None
-    tags: str | None
-    keys: str | None
-    body_bytes: int | None
-    msg_type: MessageType | None
-    store_host: str | None
-    client_host: str | None
-    offset_msg_id: str | None
-    of_batch: int
-    evidence: tuple[Sighting, ...]
+    SEND = "send"
+    TRANSACTION_END = "end_transaction"
+    RECALL = "recall"
+    CONSUME = "consume"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionEnd:
-    """A producer's decision on a half message; ``from_check`` after a broker's check. Written before it is sent."""
+class Step:
+    """One event as its records have it, with the fields of its kind: those of ``STEP_FIELDS``.
 
-    at_ms: int | None
-    state: TransactionState | None
-    from_check: bool | None
-    transaction_id: str | None
-    group: str | None
-    region_id: str | None
-    topic: str | None
-    tags: str | None
-    keys: str | None
-    store_host: str | None
-    client_host: str | None
-    evidence: tuple[Sighting, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recall:
-    """A request to take a delayed message back."""
-
-    at_ms: int | None
-    outcome: Outcome
-    group: str | None
-    region_id: str | None
-    topic: str | None
-    evidence: tuple[Sighting, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consume:
-    """One delivery to one group's listener.
-
-    ``cost_ms`` is RocketMQ's: the listener's time divided by its number of messages. ``end_estimated``: ``end_ms`` is
-    the begin plus that cost, because 4.x clients write no time at the end. ``missing`` is the missing half.
+    A send is an attempt that got an answer; ``of_batch`` is how many messages were sent by it. The end of a transaction
+    is a producer's decision on a half message, written before it is sent; ``from_check`` after a broker's check. A
+    recall is a request to take a delayed message back. A consume is one delivery to one group's listener: ``cost_ms``
+    is RocketMQ's, the listener's time divided by its number of messages. ``end_estimated``: ``end_ms`` is the begin
+    plus that cost, because 4.x clients write no time at the end. ``missing`` is the missing half.
     """
 
-    begin_ms: int | None
-    end_ms: int | None
-    end_estimated: bool
-    cost_ms: int | None
-    outcome: Outcome
-    context_code: ContextCode | None
-    retry_times: int | None
-    request_id: str | None
-    region_id: str | None
-    topic: str | None
-    keys: str | None
-    client_host: str | None
-    missing: Half | None
+    kind: Kind
     evidence: tuple[Sighting, ...]
+    at_ms: int | None = None
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    end_estimated: bool = False
+    cost_ms: int | None = None
+    outcome: Outcome = Outcome.UNKNOWN
+    context_code: ContextCode | None = None
+    retry_times: int | None = None
+    request_id: str | None = None
+    state: TransactionState | None = None
+    from_check: bool | None = None
+    transaction_id: str | None = None
+    group: str | None = None
+    region_id: str | None = None
+    topic: str | None = None
+    tags: str | None = None
+    keys: str | None = None
+    body_bytes: int | None = None
+    msg_type: MessageType | None = None
+    store_host: str | None = None
+    client_host: str | None = None
+    offset_msg_id: str | None = None
+    of_batch: int = 1
+    missing: Half | None = None
 
     @property
     def from_ms(self) -> int | None:
         """When it began; without a recorded begin, the end less the cost."""
-        if self.begin_ms is not None or self.end_ms is None:
-            return self.begin_ms
-        return self.end_ms - max(self.cost_ms or 0, 0)
+        if self.begin_ms is None and self.end_ms is not None:
+            return self.end_ms - max(self.cost_ms or 0, 0)
+        return self.at_ms if self.begin_ms is None else self.begin_ms
 
     @property
     def elapsed_ms(self) -> int | None:
-        """From begin to end on the consumer's clock; the cost where one is missing or the clock was set back."""
+        """From begin to end on the client's clock; the cost where one is missing or the clock was set back."""
         if self.begin_ms is None or self.end_ms is None or self.end_ms < self.begin_ms:
             return self.cost_ms
         return self.end_ms - self.begin_ms
+
+
+STEP_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
+    Kind.SEND: (
+        *("begin_ms", "end_ms", "cost_ms", "outcome", "group", "region_id", "topic", "tags", "keys", "body_bytes"),
+        *("msg_type", "store_host", "client_host", "offset_msg_id", "of_batch"),
+    ),
+    Kind.TRANSACTION_END: (
+        *("at_ms", "state", "from_check", "transaction_id", "group", "region_id", "topic", "tags", "keys"),
+        *("store_host", "client_host"),
+    ),
+    Kind.RECALL: ("at_ms", "outcome", "group", "region_id", "topic"),
+    Kind.CONSUME: (
+        *("begin_ms", "end_ms", "end_estimated", "cost_ms", "outcome", "context_code", "retry_times", "request_id"),
+        *("region_id", "topic", "keys", "client_host", "missing"),
+    ),
+}
+"""The fields of each kind, in the order of the JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +119,7 @@ class GroupTimeline:
     """What one consumer group made of the message, in order; ``group`` is ``None`` where no record names it."""
 
     group: str | None
-    attempts: tuple[Consume, ...]
+    attempts: tuple[Step, ...]
 
     @property
     def outcome(self) -> Outcome:
@@ -154,9 +144,9 @@ class MessageTimeline:
     topics: tuple[str, ...]
     tags: tuple[str, ...]
     keys: tuple[str, ...]
-    sends: tuple[Send, ...] = ()
-    transaction_ends: tuple[TransactionEnd, ...] = ()
-    recalls: tuple[Recall, ...] = ()
+    sends: tuple[Step, ...] = ()
+    transaction_ends: tuple[Step, ...] = ()
+    recalls: tuple[Step, ...] = ()
     groups: tuple[GroupTimeline, ...] = ()
     bad: tuple[BadSighting, ...] = ()
     records: int = 0
@@ -176,11 +166,11 @@ def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupTimeline, ...]:
     by_request: dict[str | None, list[Sighting]] = {}
     for half in halves:
         by_request.setdefault(text_or_none(half.trace_ctx.request_id), []).append(half)
-    by_group: dict[str | None, list[Consume]] = {}
+    by_group: dict[str | None, list[Step]] = {}
     for request_id, of_request in by_request.items():
         for before, after in _pairs(of_request, joined=request_id is not None):
-            group = _first(half.trace_ctx.group_name for half in (before, after) if half is not None)
-            by_group.setdefault(group, []).append(_consume(before, after))
+            consume = _consume(before, after)
+            by_group.setdefault(consume.group, []).append(consume)
     groups = (
         GroupTimeline(group=group, attempts=tuple(sorted(them, key=_consume_order))) for group, them in by_group.items()
     )
@@ -208,14 +198,16 @@ def _first(texts: Iterable[str | None]) -> str | None:
     return next(iter(_list_distinct(texts)), None)
 
 
-def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
+def _consume(before: Sighting | None, after: Sighting | None) -> Step:
     halves = tuple(half for half in (before, after) if half is not None)
     first = halves[0]
     begin_ms = None if before is None else before.trace_ctx.timestamp_ms
     end_ms = None if after is None else after.trace_ctx.timestamp_ms
     cost_ms = None if after is None else after.trace_ctx.cost_ms
     estimated_ms = None if end_ms is not None or begin_ms is None or cost_ms is None else begin_ms + cost_ms
-    return Consume(
+    return Step(
+        kind=Kind.CONSUME,
+        evidence=halves,
         begin_ms=begin_ms,
         end_ms=end_ms if estimated_ms is None else estimated_ms,
         end_estimated=estimated_ms is not None,
@@ -224,16 +216,16 @@ def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
         context_code=None if after is None else after.trace_ctx.context_code,
         retry_times=None if before is None else before.bean.retry_times,
         request_id=text_or_none(first.trace_ctx.request_id),
+        group=_first(half.trace_ctx.group_name for half in halves),
         region_id=text_or_none(first.trace_ctx.region_id),
         topic=_first(half.bean.topic for half in halves),
         keys=_first(half.bean.keys for half in halves),
         client_host=_first(half.bean.client_host for half in halves),
         missing=Half.BEGIN if before is None else Half.END if after is None else None,
-        evidence=halves,
     )
 
 
-def _consume_order(consume: Consume) -> tuple[float, float, float, str]:
+def _consume_order(consume: Step) -> tuple[float, float, float, str]:
     begin, end = _or_last(consume.from_ms), _or_last(consume.end_ms)
     return begin, _or_last(consume.retry_times), end, repr(consume.evidence[0].trace_ctx)
 
@@ -264,9 +256,9 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
         keys=_list_distinct(
             key for sighting in in_order for key in (text_or_none(sighting.bean.keys) or "").split(KEY_SEPARATOR)
         ),
-        sends=tuple(map(_send, of_type[TraceType.PUB])),
-        transaction_ends=tuple(map(_transaction_end, of_type[TraceType.END_TRANSACTION])),
-        recalls=tuple(map(_recall, of_type[TraceType.RECALL])),
+        sends=tuple(_step(Kind.SEND, one) for one in of_type[TraceType.PUB]),
+        transaction_ends=tuple(_step(Kind.TRANSACTION_END, one) for one in of_type[TraceType.END_TRANSACTION]),
+        recalls=tuple(_step(Kind.RECALL, one) for one in of_type[TraceType.RECALL]),
         groups=consumed_by([*of_type[TraceType.SUB_BEFORE], *of_type[TraceType.SUB_AFTER]]),
         bad=tuple(one for one in bad if one.place.rank[:-1] in held or msg_id in one.names),
         records=len(in_order),
@@ -274,47 +266,26 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
     )
 
 
-def _send(sighting: Sighting) -> Send:
+def _step(kind: Kind, sighting: Sighting) -> Step:
     trace_ctx, bean = sighting.trace_ctx, sighting.bean
-    begin_ms = started_ms(trace_ctx)
-    return Send(
-        begin_ms=begin_ms,
-        end_ms=None if begin_ms is None or trace_ctx.cost_ms is None else begin_ms + trace_ctx.cost_ms,
-        cost_ms=trace_ctx.cost_ms,
-        outcome=_ENDED[trace_ctx.success],
-        body_bytes=bean.body_length,
-        msg_type=bean.msg_type,
-        offset_msg_id=text_or_none(bean.offset_msg_id),
-        of_batch=sighting.of_batch,
-        **_texts(sighting, "topic", "tags", "keys", "store_host", "client_host"),
-    )
-
-
-def _transaction_end(sighting: Sighting) -> TransactionEnd:
-    bean = sighting.bean
-    return TransactionEnd(
-        at_ms=sighting.trace_ctx.timestamp_ms,
-        state=bean.transaction_state,
-        from_check=bean.from_transaction_check,
-        **_texts(sighting, "transaction_id", "topic", "tags", "keys", "store_host", "client_host"),
-    )
-
-
-def _recall(sighting: Sighting) -> Recall:
-    return Recall(
-        at_ms=sighting.trace_ctx.timestamp_ms,
-        outcome=_ENDED[sighting.trace_ctx.success],
-        **_texts(sighting, "topic"),
-    )
-
-
-def _texts(sighting: Sighting, *of_bean: str) -> dict[str, Any]:
-    return {
-        "group": text_or_none(sighting.trace_ctx.group_name),
-        "region_id": text_or_none(sighting.trace_ctx.region_id),
-        "evidence": (sighting,),
-        **{name: text_or_none(getattr(sighting.bean, name)) for name in of_bean},
+    begin_ms, cost_ms = started_ms(trace_ctx), trace_ctx.cost_ms
+    recorded: dict[str, Any] = {
+        "at_ms": trace_ctx.timestamp_ms,
+        "begin_ms": begin_ms,
+        "end_ms": None if begin_ms is None or cost_ms is None else begin_ms + cost_ms,
+        "cost_ms": cost_ms,
+        "outcome": _ENDED[trace_ctx.success],
+        "state": bean.transaction_state,
+        "from_check": bean.from_transaction_check,
+        "group": text_or_none(trace_ctx.group_name),
+        "region_id": text_or_none(trace_ctx.region_id),
+        "body_bytes": bean.body_length,
+        "msg_type": bean.msg_type,
+        "of_batch": sighting.of_batch,
     }
+    texts = {name: getattr(bean, name) for name in STEP_FIELDS[kind] if name not in recorded}
+    recorded |= {name: text_or_none(text) for name, text in texts.items()}
+    return Step(kind=kind, evidence=(sighting,), **{name: recorded[name] for name in STEP_FIELDS[kind]})
 
 
 def _list_distinct(texts: Iterable[str | None]) -> tuple[str, ...]:
@@ -323,15 +294,6 @@ def _list_distinct(texts: Iterable[str | None]) -> tuple[str, ...]:
 
 def _order(sighting: Sighting) -> tuple[float, str]:
     return _or_last(started_ms(sighting.trace_ctx)), repr(sighting.trace_ctx)
-
-
-class Kind(str, Enum):
-    """What an event is; the value is the word in the JSON."""
-
-    SEND = "send"
-    TRANSACTION_END = "end_transaction"
-    RECALL = "recall"
-    CONSUME = "consume"
 
 
 class Tone(str, Enum):
@@ -391,7 +353,7 @@ def events(story: MessageTimeline) -> tuple[Event, ...]:
     return tuple(sorted(_events(story), key=order))
 
 
-def describe_end(end: TransactionEnd) -> str:
+def describe_end(end: Step) -> str:
     """Return the producer's decision in words, and whether a check of the broker asked for it."""
     return f"{STATES[end.state][0]}{' on check' if end.from_check else ''}"
 
@@ -401,45 +363,38 @@ def _events(story: MessageTimeline) -> Iterator[Event]:
     for send in story.sends:
         name = f"send to {visible(send.topic or ABSENT, limit=80)}" if several else "send"
         until_ms = send.begin_ms if send.end_ms is None else send.end_ms
-        how = (send.cost_ms, send.outcome.value, OUTCOME_TONES[send.outcome])
-        yield _event(send, Kind.SEND, name, send.begin_ms, until_ms, *how)
+        yield _event(send, name, until_ms, send.outcome.value, OUTCOME_TONES[send.outcome])
     for end in story.transaction_ends:
-        how = (None, describe_end(end), STATES[end.state][1])
-        yield _event(end, Kind.TRANSACTION_END, "transaction", end.at_ms, end.at_ms, *how)
+        yield _event(end, "transaction", end.at_ms, describe_end(end), STATES[end.state][1])
     for recall in story.recalls:
-        how = (None, recall.outcome.value, OUTCOME_TONES[recall.outcome])
-        yield _event(recall, Kind.RECALL, "recall", recall.at_ms, recall.at_ms, *how)
+        yield _event(recall, "recall", recall.at_ms, recall.outcome.value, OUTCOME_TONES[recall.outcome])
     for group in story.groups:
         for number, consume in enumerate(group.attempts, start=1):
             name = f"consume (delivery {number})" if number > 1 else "consume"
             late = consume.context_code is ContextCode.TIME_OUT and consume.outcome is Outcome.SUCCESS
-            how = (
-                consume.elapsed_ms,
-                _describe_consume(consume),
-                Tone.CARE if late else OUTCOME_TONES[consume.outcome],
-            )
-            event = _event(consume, Kind.CONSUME, name, consume.from_ms, consume.end_ms, *how)
-            yield replace(event, group=group.group, attempt=number, begin_known=consume.missing is not Half.BEGIN)
+            tone = Tone.CARE if late else OUTCOME_TONES[consume.outcome]
+            event = _event(consume, name, consume.end_ms, _describe_consume(consume), tone)
+            yield replace(event, attempt=number)
 
 
-def _event(  # noqa: PLR0913, PLR0917 - what differs from kind to kind
-    source: Send | TransactionEnd | Recall | Consume,
-    kind: Kind,
-    name: str,
-    from_ms: int | None,
-    until_ms: int | None,
-    took_ms: int | None,
-    outcome: str,
-    tone: Tone,
-) -> Event:
-    shared: dict[str, Any] = {
-        field: getattr(source, field, None) for field in ("group", "topic", "store_host", "client_host")
-    }
-    when: dict[str, Any] = {"from_ms": from_ms, "until_ms": until_ms, "took_ms": took_ms}
-    return Event(name=name, kind=kind, outcome=outcome, tone=tone, **when, **shared)
+def _event(step: Step, name: str, until_ms: int | None, outcome: str, tone: Tone) -> Event:
+    return Event(
+        name=name,
+        kind=step.kind,
+        from_ms=step.from_ms,
+        until_ms=until_ms,
+        took_ms=step.elapsed_ms,
+        group=step.group,
+        outcome=outcome,
+        tone=tone,
+        topic=step.topic,
+        store_host=step.store_host,
+        client_host=step.client_host,
+        begin_known=step.missing is not Half.BEGIN,
+    )
 
 
-def _describe_consume(consume: Consume) -> str:
+def _describe_consume(consume: Step) -> str:
     code = consume.context_code
     if code is None or code in {ContextCode.SUCCESS, ContextCode.FAILED}:
         return consume.outcome.value

@@ -35,8 +35,7 @@ from otel_mqtrace.landing import LandedMessage
 )
 def test_url_of_a_store_is_a_store_path(text, shown):
     path = paths.as_path(text)
-    assert isinstance(path, paths.StorePath)
-    assert str(path) == shown
+    assert (type(path), str(path)) == (paths.StorePath, shown)
     assert pickle.loads(pickle.dumps(path)) == path == paths.as_path(path)
 
 
@@ -73,8 +72,7 @@ def test_store_path_is_taken_apart_and_put_together_as_a_path():
     ],
 )
 def test_glob_matches_as_in_a_shell(pattern, matched, missed):
-    assert all(re.fullmatch(paths.glob_expression(pattern), name) for name in matched)
-    assert not any(re.fullmatch(paths.glob_expression(pattern), name) for name in missed)
+    assert [name for name in (*matched, *missed) if re.fullmatch(paths.glob_expression(pattern), name)] == matched
 
 
 def test_settings_of_hadoop_are_read_and_those_of_spark_win(tmp_path, monkeypatch):
@@ -181,8 +179,7 @@ def test_file_is_written_whole_or_not_at_all(tmp_path):
     assert target.read_text() == "old"
     with paths.write_atomically(str(target)) as unready:
         Path(unready).write_text("new")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    assert target.read_text() == "new"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.txt": "new"}
 
 
 @pytest.mark.parametrize("has_locks", [True, False])

@@ -13,7 +13,7 @@ from bridge.forwarder.span_fields import trace_id_of
 from bridge.query.details import answer_json
 from bridge.query.findings import FINDING_CODES
 from bridge.query.search import Searched
-from bridge.query.timeline import Consume, Event, Finding, Recall, Send, TransactionEnd
+from bridge.query.timeline import STEP_FIELDS, Event, Finding, Kind
 from otel_mqtrace.cli import main
 from tests.support.archives import ID, T0, answer_of, consume, land, landed, pub
 from tests.support.html_page import Page
@@ -246,7 +246,7 @@ def test_query_prints_to_a_terminal_that_is_not_utf_8(landing, monkeypatch):
 
 DOCUMENT = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
 PARTS = {"searched": Searched, "findings[]": Finding, "timeline[]": Event}
-PARTS |= {"sends[]": Send, "transaction_ends[]": TransactionEnd, "recalls[]": Recall}
+STEPS = {"sends[]": Kind.SEND, "transaction_ends[]": Kind.TRANSACTION_END, "recalls[]": Kind.RECALL}
 MESSAGE = answer_json(answer_of(landed(pub()), ID))["messages"][0]
 EVIDENCE = MESSAGE["sends"][0]["evidence"][0]
 
@@ -259,7 +259,8 @@ def test_every_finding_has_its_line():
     ("row", "keys"),
     [
         *((row, {one.name for one in fields(kind)}) for row, kind in PARTS.items()),
-        ("attempts[]", {*(one.name for one in fields(Consume)), "elapsed_ms"}),
+        *((row, {*STEP_FIELDS[kind], "evidence"}) for row, kind in STEPS.items()),
+        ("attempts[]", {*STEP_FIELDS[Kind.CONSUME], "evidence", "elapsed_ms"}),
         ("messages[]", set(MESSAGE)),
         ("evidence[]", {*EVIDENCE, *EVIDENCE["places"][0]}),
     ],
