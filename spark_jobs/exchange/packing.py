@@ -230,7 +230,8 @@ def decompress(blob: bytes) -> pa.Buffer:
 
 def open_blobs(blobs: Iterable[bytes]) -> pa.Table:
     """Return the rows of a bucket's blobs, in an order that does not depend on how they arrived."""
-    return pa.concat_tables(map(_open, sorted(blobs)), promote_options="permissive").unify_dictionaries()
+    tables = [pa.ipc.open_stream(decompress(blob)).read_all() for blob in sorted(blobs)]
+    return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
 
 
 def take_blobs(blobs: list[bytes], most_bytes: int) -> Iterator[list[bytes]]:
@@ -244,10 +245,6 @@ def plain_size(blob: bytes) -> int:
     """Return how many bytes the rows of a blob take in memory."""
     size: int = _SIZE.unpack_from(blob)[0]
     return size
-
-
-def _open(blob: bytes) -> pa.Table:
-    return pa.ipc.open_stream(decompress(blob)).read_all()
 
 
 MEMORY_BYTES: Final = 32 << 20

@@ -153,7 +153,8 @@ class KeyedRows:
 
     def producers(self, *sides: str) -> Keys:
         """Return the keys of the producers of sends, client host with group, as the first of ``sides`` names them."""
-        hosts = self._apply(_bare_host, "client_host", sides)
+        # Java writes name/address
+        hosts = self._apply(lambda host: host.rpartition("/")[2].lower(), "client_host", sides)
         return self._join("producer", hosts, self._apply(strip_prefixes, "group_name", sides)).where(self.is_publish)
 
     def producer_groups(self, *sides: str) -> Keys:
@@ -164,11 +165,6 @@ class KeyedRows:
     def _apply(self, rule: Callable[[str], str], name: str, sides: tuple[str, ...]) -> Keys:
         column = pc.coalesce(*(self.columns[f"{side}.{name}"] for side in sides))
         return _hash_text(map_values(column, rule, pa.string()))
-
-
-def _bare_host(host: str) -> str:
-    """Java writes ``name/address``."""
-    return host.rpartition("/")[2].lower()
 
 
 def _name(rows: KeyedRows) -> Keys:

@@ -239,12 +239,8 @@ def reconcile(  # noqa: PLR0913 - the run's options
     carried = carry_over_events(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
     surveyed = sum_of(Survey, [native.survey, otlp.survey])
     known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
-    known = replace(
-        known,
-        has_earlier_input=has_earlier_input,
-        read_again_from_ms=read_again_from_ms,
-        trace_topics=native.trace_topics,
-    )
+    known = replace(known, trace_topics=native.trace_topics)
+    known = replace(known, has_earlier_input=has_earlier_input, read_again_from_ms=read_again_from_ms)
     budgets = Budgets(ledger, earlier=past.used_drops(), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets)
     progress("judging every key")

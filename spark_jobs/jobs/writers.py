@@ -144,7 +144,7 @@ class RecordSigns:
         self.records += 1
         bean = trace_ctx.beans[0]
         if trace_ctx.trace_type is TraceType.PUB:
-            self.broker_ids += _is_broker_id(bean.offset_msg_id or "")
+            self.broker_ids += all(map(read_offset_id, (bean.offset_msg_id or "").split(",")))
             self.kafka_places += _is_kafka_place(bean.offset_msg_id or "")
             self.grpc_ids += len(bean.msg_id or "") == _GRPC_ID_DIGITS and (bean.msg_id or "").isalnum()
         elif trace_ctx.trace_type is TraceType.SUB_BEFORE and absent(trace_ctx.region_id):
@@ -183,10 +183,6 @@ def _release_of(guess: Guess, *, has_no_region: bool) -> Release | None:
 
 def _generation(release: Release) -> int:
     return sum(release >= bound for bound in _BOUNDARIES)
-
-
-def _is_broker_id(text: str) -> bool:
-    return bool(text) and all(map(read_offset_id, text.split(",")))
 
 
 def _is_kafka_place(text: str) -> bool:

@@ -86,7 +86,9 @@ def _add_hashes(batch: pa.RecordBatch) -> dict[str, Column]:
 def _events(spans: SpanBatch) -> dict[str, Column]:
     """Return the columns of ``READ_EVENT`` that spans fill."""
     messages, roles, has_ended = spans.messages, spans.roles, spans.roles["has_ended"]
-    start_ms, end_ms = (_milliseconds(messages.of_span(name)) for name in ("start_ns", "end_ns"))
+    edges = (messages.of_span(name) for name in ("start_ns", "end_ns"))
+    # cut as Java's clock cuts them; an unset time (0) is null
+    start_ms, end_ms = (where(pc.greater(edge, 0), pc.divide(edge, NS_PER_MS)) for edge in edges)
     dotted, keys = _dotted_place(spans), messages.keys()
     place = _place(spans, dotted)
     own_id = spans.text("msg_id")
@@ -114,11 +116,6 @@ def _events(spans: SpanBatch) -> dict[str, Column]:
         "record_index": pa.array(messages.at, _INT),
         "extra": pa.array(messages.at > 0).cast(_LONG),
     }
-
-
-def _milliseconds(nanoseconds: Column) -> Column:
-    """Whole milliseconds, cut as Java's clock cuts them; an unset time (0) is null."""
-    return where(pc.greater(nanoseconds, 0), pc.divide(nanoseconds, NS_PER_MS))
 
 
 def _place(spans: SpanBatch, dotted: Column) -> Column:
