@@ -19,13 +19,6 @@ def guess(*bodies):
     return only
 
 
-def dialect_of(version):
-    names = [
-        name for name in native.DIALECTS if tuple(map(int, name.split("."))) <= tuple(map(int, version.split(".")))
-    ]
-    return max(names, key=lambda name: tuple(map(int, name.split("."))))
-
-
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_true_writer_is_among_the_guesses(name):
     guesses, versions = native.WriterGuesses(), set()
@@ -33,7 +26,7 @@ def test_true_writer_is_among_the_guesses(name):
         versions.add(each.version)
         guesses.take(native.decode_body(each.body))
     (version,) = versions
-    truth = native.DIALECTS[dialect_of(version)]
+    truth = dialect_named(version)
     for each in guesses.guesses():
         assert truth.name in each.writers, (each, truth)
         assert each.message_type_map in {None, truth.message_type_map}
@@ -91,7 +84,7 @@ def test_placeholders_and_shapes_identify_the_writer(body, writers):
 
 
 def test_shapes_are_the_evidence():
-    body = f"{SUB_BEFORE}k\x01host\x02{SUB_AFTER}k\x02"
+    body, _ = WRITERS["shapes of several clients"]
     assert guess(body.encode()).evidence == ("1 SubAfter of 6 fields", "1 SubBefore of 9 fields")
 
 
