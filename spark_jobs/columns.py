@@ -152,11 +152,6 @@ def make_batch(columns: Mapping[str, Any], rows: int, schema: pa.Schema) -> pa.R
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def as_rows(rows: Ints | Mask) -> Any:
-    """Return row numbers, or a mask, as Arrow takes them."""
-    return pa.array(rows)
-
-
 def as_scalars(column: Column) -> Column:
     """Return a column of lists of texts as one of texts, which are equal where the lists are; any other as it is."""
     return pc.binary_join(column, "\x00") if pa.types.is_list(column.type) else column
@@ -166,8 +161,14 @@ def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[
     """Call ``rule`` once for each distinct row of ``columns``; return the answers, and of each row which is its own."""
     coded = [encode(as_scalars(column)) for column in columns]
     examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-    values = (column.take(as_rows(examples)).to_pylist() for column in columns)
+    values = (column.take(examples).to_pylist() for column in columns)
     return [rule(*row) for row in zip(*values, strict=True)], answer_of
+
+
+def map_distinct(rule: Callable[..., Any], kind: Any, *columns: Column) -> Column:
+    """Return ``rule`` of each row of ``columns`` as a column of type ``kind``; it is called once per distinct row."""
+    answers, answer_of = apply_to_distinct(rule, *columns)
+    return pa.array(answers, kind).take(answer_of)
 
 
 def mark(size: int, rows: Any) -> Mask:

@@ -12,7 +12,7 @@ that names the reason.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType
@@ -161,8 +161,7 @@ FACT_FIELDS: Final = tuple(name for name in SpanFacts.__slots__ if name in ALIAS
 """Those of them that are fields of ``ALIASES``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRole:
+class EventRole(NamedTuple):
     """The role of its messages; ``None`` is unknown.
 
     Attributes:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage.paths import open_parquet
-from spark_jobs.columns import as_rows, hash_texts, take_groups
+from spark_jobs.columns import hash_texts, take_groups
 from spark_jobs.judging.columns import single_array, single_arrays
 from spark_jobs.judging.facts import is_trace_traffic
 from spark_jobs.judging.identity import KEY_COLUMNS, message_key
@@ -194,7 +194,7 @@ def _sort_columns(owned: list[Any], bucket_of: npt.NDArray[np.int64]) -> tuple[p
     names, columns = table.schema.names, list(table.columns)
     del table
     order = np.argsort(bucket_of, kind="stable")
-    taken = as_rows(order)
+    taken = pa.array(order)
     for at in range(len(columns)):
         if isinstance(columns[at], pa.ChunkedArray):
             columns[at] = single_array(columns[at])

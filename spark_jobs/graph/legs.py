@@ -17,14 +17,13 @@ import pyarrow.compute as pc
 from bridge.storage.paths import read_row_groups
 from otel_mqtrace.model import MessageType, TransactionState, parse_name, strip_prefixes
 from spark_jobs.columns import (
-    apply_to_distinct,
-    as_rows,
     begins_run,
     encode,
     find_groups,
     is_known,
     is_true,
     join_codes,
+    map_distinct,
     map_values,
     mark,
     take_rows,
@@ -42,6 +41,7 @@ _MOST_OWNERS: Final = 1_000
 """So many groups are given their service, those with the most legs that name it first."""
 
 _TEXT: Final[Any] = pa.string()
+_ENDS: Final = pa.struct(dict.fromkeys(("party", "service", "folded"), _TEXT))
 _WORD: Final[Any] = pa.dictionary(pa.int32(), pa.string())
 _LONG: Final[Any] = pa.int64()
 _BOOL: Final[Any] = pa.bool_()
@@ -273,10 +273,7 @@ class _MessageLegs:
 
     def _find_names(self, owned: Mapping[tuple[str, str], str]) -> dict[str, Column]:
         words = (self._columns[name] for name in ("kind", "group", "service", "via", "bare_topic"))
-        named, like = apply_to_distinct(partial(_name_ends, owned), *words)
-        party, service, folded = (
-            pa.array([names[at] for names in named], _TEXT).take(as_rows(like)) for at in range(3)
-        )
+        party, service, folded = map_distinct(partial(_name_ends, owned), _ENDS, *words).flatten()
         message, bare_topic = self._messages.values, self._columns["bare_topic"].cast(_TEXT)
         sends = np.flatnonzero(self.is_publish & ~self._is_via)
         sent_to = least_text_per_group(message[sends], self._messages.room, take_rows(bare_topic, sends))

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
+from spark_jobs.columns import fields_of, is_known, map_distinct, take_rows
 from spark_jobs.history.carried import POSITION, hash_positions
 from spark_jobs.history.history import read_groups
 from spark_jobs.judging.columns import NullableInts, either, flatten_sides, is_any_of, is_equal
 from spark_jobs.judging.counts import CARRIED_ON, find_last
-from spark_jobs.schemas import EVENT, SIDE_FIELDS
+from spark_jobs.schemas import EVENT, SIDE_FIELDS, VERDICT
 from spark_jobs.taxonomy import CALLED_LOST, Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class AssignedLifecycle(NamedTuple):
     is_left: bool
 
 
+_ASSIGNED: Final = pa.struct([*map(VERDICT.field, AssignedLifecycle._fields[:3]), pa.field("is_left", pa.bool_())])
+
+
 def assign_lifecycle(
     verdicts: pa.Table, policy: Policy, facts: Facts, *, run: int | None, closed: pa.Table | None = None
 ) -> pa.Table:
@@ -79,15 +82,11 @@ def assign_lifecycle(
     flags = [on_both, first_seen.known, closed_run.known, age.exceeds(policy.forget_after_ms), is_young]
     texts = [columns[name] for name in ("status", "reason", "reason_detail")]
     key_of = partial(OpenKey, has_earlier_input=facts.has_earlier_input)
-    decided, like = apply_to_distinct(
-        lambda *key: decide_lifecycle(key_of(*key)), *texts, *(pa.array(flag) for flag in flags)
+    found = fields_of(
+        map_distinct(lambda *key: decide_lifecycle(key_of(*key)), _ASSIGNED, *texts, *map(pa.array, flags))
     )
-    is_left = np.array([one.is_left for one in decided])[like]
+    is_left = np.asarray(found.pop("is_left"))
     first = first_seen.coalesce(closed_run.coalesce(NullableInts.constant(run)).where(is_left))
-    found = {
-        name: pa.array([getattr(one, name) for one in decided], pa.string()).take(as_rows(like))
-        for name in ("reason", "reason_detail", "lifecycle")
-    }
     for name, column in {**found, "first_seen_run": first.to_arrow(pa.int32())}.items():
         verdicts = verdicts.set_column(verdicts.column_names.index(name), name, column)
     return verdicts

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from bridge.storage.paths import list_files, make_directory, open_parquet, read_row_groups, remove_tree
-from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, mark, pc
+from spark_jobs.columns import encode, find_groups, is_known, join_codes, mark, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.jobs.reading import open_rows
 from spark_jobs.judging.columns import identified_by_offset, is_equal
@@ -78,7 +78,7 @@ def _is_in_scope(columns: Mapping[str, Column], kind: Kind) -> Mask:
 
 def _take(table: pa.Table, rows: Ints, at: Column) -> pa.Table:
     """Return these rows, waiting for the places ``at``."""
-    return table.take(as_rows(rows)).append_column("at", at).cast(WAITING)
+    return table.take(rows).append_column("at", at).cast(WAITING)
 
 
 # -- by the position of a message: the native send there has its id --------------------------------------------------
@@ -86,7 +86,7 @@ def claims_in(columns: Mapping[str, Column]) -> pa.Table:
     """Return ``CLAIM`` of the native sends among events (``side``, ``kind``, ``msg_id``, ``offset_msg_id``)."""
     is_send = is_equal(columns["side"], "native") & is_equal(columns["kind"], Kind.PUBLISH.value)
     is_named = is_known(columns["msg_id"]) & is_known(columns["offset_msg_id"])
-    rows = as_rows(np.flatnonzero(is_send & is_named & ~identified_by_offset(columns)))
+    rows = pa.array(np.flatnonzero(is_send & is_named & ~identified_by_offset(columns)))
     at, msg_ids = (columns[name].take(rows).cast(_TEXT) for name in ("offset_msg_id", "msg_id"))
     return pa.table([at, msg_ids, pa.array([True] * len(rows), pa.bool_())], schema=CLAIM)
 
@@ -145,8 +145,8 @@ def _sort_by_position(task: _Task) -> Iterator[pa.Table]:
         # an event of an earlier run has no ``bad``
         table = pa.concat_tables([NORMALISED.empty_table(), pa.table(columns)], promote_options="default")
         rows = np.flatnonzero(is_waiting)
-        yield table.filter(as_rows(~is_waiting))
-        yield _take(table, rows, columns["msg_id"].take(as_rows(rows)))
+        yield table.filter(pa.array(~is_waiting))
+        yield _take(table, rows, columns["msg_id"].take(rows))
 
 
 # -- by a span: a send and the deliveries that point at it -----------------------------------------------------------
@@ -205,29 +205,29 @@ def _sort_by_pointer(task: _Task) -> Iterator[pa.Table]:
         is_send = _is_in_scope(columns, Kind.PUBLISH)
         sends = np.flatnonzero(is_send)
         rows = np.concatenate([sends, rows])
-        at = pa.concat_arrays([_join(columns["trace_id"], columns["span_id"]).take(as_rows(sends)), at])
+        at = pa.concat_arrays([_join(columns["trace_id"], columns["span_id"]).take(sends), at])
         is_placed, is_named = is_known(at), is_known(columns["msg_id"])[rows]
         claiming, waits = np.flatnonzero(is_placed & is_named), np.flatnonzero(is_placed & ~is_named)
-        msg_ids = columns["msg_id"].take(as_rows(rows[claiming]))
+        msg_ids = columns["msg_id"].take(rows[claiming])
         kept = ~mark(len(table), rows[~is_named])
         # A delivery that points at several spans becomes several rows, those without a whole place among them.
         stays = np.concatenate([np.flatnonzero(kept), rows[~is_placed & ~is_named]])
-        yield table.take(as_rows(stays))
-        yield _take(table, rows[waits], at.take(as_rows(waits)))
-        yield pa.table([at.take(as_rows(claiming)), msg_ids, pa.array(is_send[rows[claiming]])], schema=CLAIM)
+        yield table.take(stays)
+        yield _take(table, rows[waits], at.take(waits))
+        yield pa.table([at.take(claiming), msg_ids, pa.array(is_send[rows[claiming]])], schema=CLAIM)
 
 
 def _find_pointers(columns: Mapping[str, Column], rows: Ints) -> tuple[Ints, Column]:
     """Return the spans that rows point at, as pairs of row and place: what they link to, else their parent."""
-    links = columns["links"].take(as_rows(rows))
+    links = columns["links"].take(rows)
     linking, linked = np.asarray(pc.list_parent_indices(links)), links.flatten()
     at = _join(linked.field("trace_id"), linked.field("span_id"))
     codes = encode(at)
     first, _ = find_groups(join_codes((linking, max(len(rows), 1)), (codes.values, codes.room)))
     children = rows[~mark(len(rows), linking)]
     children = children[is_known(columns["parent_span_id"])[children]]
-    parents = _join(columns["trace_id"], columns["parent_span_id"]).take(as_rows(children))
-    return np.concatenate([rows[linking[first]], children]), pa.concat_arrays([at.take(as_rows(first)), parents])
+    parents = _join(columns["trace_id"], columns["parent_span_id"]).take(children)
+    return np.concatenate([rows[linking[first]], children]), pa.concat_arrays([at.take(first), parents])
 
 
 def _join(trace_ids: Column, span_ids: Column) -> Column:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from otel_mqtrace.model import strip_namespace
-from spark_jobs.columns import apply_to_distinct, as_rows, begins_run, is_known, is_true, map_values, runs_of
+from spark_jobs.columns import apply_to_distinct, begins_run, is_known, is_true, map_values, runs_of
 from spark_jobs.judging.columns import NullableInts, either, is_equal
 from spark_jobs.report.result import GROUP_COUNTS, Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
@@ -138,7 +138,7 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
 
 def _take_names(column: Column, rows: Ints) -> Column:
     """Return the topics or groups of some rows, without namespaces, which some writers leave out."""
-    return map_values(column.take(as_rows(rows)).fill_null(""), strip_namespace, pa.string())
+    return map_values(column.take(rows).fill_null(""), strip_namespace, pa.string())
 
 
 def find_messages(verdicts: Mapping[str, Column]) -> pa.Table:
@@ -147,7 +147,7 @@ def find_messages(verdicts: Mapping[str, Column]) -> pa.Table:
     is_delivery = is_equal(verdicts["kind"], Kind.CONSUME.value) & is_known(verdicts["msg_id"])
     rows = np.flatnonzero(inside & is_delivery)
     found = {name: _take_names(verdicts[name], rows) for name in _DELIVERED[:2]}
-    found["msg_id"] = verdicts["msg_id"].take(as_rows(rows))
+    found["msg_id"] = verdicts["msg_id"].take(rows)
     return pa.table(found).group_by(_DELIVERED, use_threads=False).aggregate([])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, take_rows
+from spark_jobs.columns import encode, find_groups, is_known, join_codes, take_rows
 from spark_jobs.judging.columns import bare_names, is_equal, least_text_per_group
 from spark_jobs.schemas import MENTION
 from spark_jobs.taxonomy import Kind
@@ -66,7 +66,7 @@ def fill_groups(events: Mapping[str, Column], keys: Column, kinds: Ints, is_nati
     of_key, of_attempt = encode(keys), encode(attempts)
     parts = ((of_key.values, of_key.room), (is_native.astype(np.int64), 2), (kinds, len(KINDS)))
     calls, call_of = find_groups(join_codes(*parts, (of_attempt.values, of_attempt.room)))
-    found = least_text_per_group(call_of, len(calls), groups).take(as_rows(call_of[lacking]))
+    found = least_text_per_group(call_of, len(calls), groups).take(call_of[lacking])
     return pc.replace_with_mask(groups.cast(pa.string()), pa.array(lacking), found)
 
 

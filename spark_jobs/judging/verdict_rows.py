@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
+from spark_jobs.columns import apply_to_distinct, is_known, map_distinct, take_rows
 from spark_jobs.judging.columns import NullableInts, maximum
 from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_other
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.judging.merge import AFTER, BEFORE, Sides, count_records
 from spark_jobs.judging.plan import Alone
-from spark_jobs.judging.status import KeyEvidence, decide
+from spark_jobs.judging.status import Decision, KeyEvidence, decide
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def lay_out(given: Input, keys: Merged, messages: MessageContexts, plan: Plan) -
     queue = (start - messages.sent_end.take(keys.message)).where(is_consume)
     end_to_end = (end - messages.sent.take(keys.message)).where(is_consume)
     columns = {
-        "kind": pa.array(KINDS, pa.string()).take(as_rows(sides.kind)),
+        "kind": pa.array(KINDS, pa.string()).take(sides.kind),
         "msg_id": msg_ids,
         "topic": topics,
         "group": sides.either("group_name"),
@@ -66,7 +66,7 @@ def lay_out(given: Input, keys: Merged, messages: MessageContexts, plan: Plan) -
         "reason": reason,
         "reason_detail": detail,
         "key_level": pa.array(keys.level, mask=keys.level == 0),
-        "timing": pa.array(_TIMINGS).take(as_rows(_find_timings(keys, sides, plan.late_after_ms))),
+        "timing": pa.array(_TIMINGS).take(_find_timings(keys, sides, plan.late_after_ms)),
         "event_ms": event.to_arrow(),
         **counts,
         "duplicates": _name_duplicates(keys, counts),
@@ -105,7 +105,7 @@ def _find_rules(sides: Sides, topics: Column, has_id: Mask, in_batch: Mask, plan
     if not plan.side_rules or not len(rows):
         return found
     columns = [
-        pa.array(KINDS, pa.string()).take(as_rows(sides.kind[rows])),
+        pa.array(KINDS, pa.string()).take(sides.kind[rows]),
         take_rows(topics, rows),
         *(take_rows(sides.either(name), rows) for name in ("group_name", "service", "success")),
         pa.array(is_known(sides.either("offset_msg_id"))[rows]),
@@ -158,16 +158,16 @@ def _is_outside(event: NullableInts, plan: Plan) -> Mask:
 
 
 def _decide(kinds: Ints, rules: Ints, flags: Mapping[str, Mask], plan: Plan) -> list[Column]:
-    """Return status, reason and detail: ``decide`` is called once per distinct evidence."""
+    """Return status, reason and detail."""
     names = [None, *(rule.rule for rule in plan.side_rules)]
-    decisions, like = apply_to_distinct(
+    decided = map_distinct(
         lambda kind, rule, *known: decide(
             KeyEvidence(kind=KINDS[kind], rule=names[rule], **dict(zip(flags, known, strict=True)))
         ),
+        pa.struct([*map(VERDICT.field, Decision._fields)]),
         *map(pa.array, (kinds, rules, *flags.values())),
     )
-    columns = zip(*decisions, strict=True) if decisions else ((), (), ())
-    return [pa.array(column, pa.string()).take(as_rows(like)) for column in columns]
+    return list(decided.flatten())
 
 
 def _name_duplicates(keys: Merged, counts: Mapping[str, Ints]) -> Column:
@@ -175,7 +175,7 @@ def _name_duplicates(keys: Merged, counts: Mapping[str, Ints]) -> Column:
     equivalent = ((keys.versions > 1) & (keys.contents == 1)).any(axis=1)
     exact = counts["native_exact_duplicates"] + counts["otlp_exact_duplicates"] > 0
     codes = np.select([conflicting, equivalent, exact], [0, 1, 2], 3)
-    return pa.array(_DUPLICATES, pa.string()).take(as_rows(codes))
+    return pa.array(_DUPLICATES, pa.string()).take(codes)
 
 
 def _lay_out_sides(sides: Sides, plan: Plan) -> dict[str, Column]:
@@ -191,8 +191,7 @@ def _lay_out_sides(sides: Sides, plan: Plan) -> dict[str, Column]:
 def _mask_keys(keys: Column, plan: Plan) -> Column:
     if plan.mask_keys == "none":
         return keys
-    hidden, like = apply_to_distinct(lambda some: some and sorted(_hide(key, plan) for key in some), keys)
-    return pa.array(hidden, keys.type).take(as_rows(like))
+    return map_distinct(lambda some: some and sorted(_hide(key, plan) for key in some), keys.type, keys)
 
 
 def _hide(key: str, plan: Plan) -> str:

@@ -22,11 +22,11 @@ from bridge.otlp.roles import (
 from bridge.otlp.values import group_of_thread, offset_in_id
 from otel_mqtrace._clock import NS_PER_MS
 from spark_jobs.columns import (
-    apply_to_distinct,
-    as_rows,
     coalesce,
+    fields_of,
     is_known,
     make_batch,
+    map_distinct,
     map_values,
     offsets_from,
     pc,
@@ -130,8 +130,7 @@ def _place(spans: SpanBatch, dotted: Column) -> Column:
 def _dotted_place(spans: SpanBatch) -> Column:
     ids = spans.text("msg_id")
     likely = pc.and_(pc.equal(spans.text("system"), _KAFKA), pc.match_substring(ids, "."))
-    dotted, like = apply_to_distinct(offset_in_id, where(likely, ids), spans.text("topic"))
-    return pa.array(dotted, pa.string()).take(as_rows(like))
+    return map_distinct(offset_in_id, pa.string(), where(likely, ids), spans.text("topic"))
 
 
 def _group_names(spans: SpanBatch) -> Column:
@@ -308,7 +307,7 @@ class SpanMessages:
 
 
 _BOOLEANS: Final = frozenset({"success", "from_transaction_check", "has_ended", "is_alone"})
-_ROLE_TYPES: Final = {name: pa.bool_() if name in _BOOLEANS else pa.string() for name in EventRole.__slots__}
+_ROLE: Final = pa.struct([(name, pa.bool_() if name in _BOOLEANS else pa.string()) for name in EventRole._fields])
 
 
 class SpanBatch:
@@ -324,13 +323,9 @@ class SpanBatch:
         self.messages = SpanMessages(spans)
         self.text = cache(self.messages.text)
         facts = self._facts(trace_topics)
-        roles, like = apply_to_distinct(
-            lambda *row: role_of(SpanFacts(**dict(zip(facts, row, strict=True)))), *facts.values()
+        self.roles = fields_of(
+            map_distinct(lambda *row: role_of(SpanFacts(**dict(zip(facts, row, strict=True)))), _ROLE, *facts.values())
         )
-        self.roles = {
-            name: pa.array([None if role is None else getattr(role, name) for role in roles], kind).take(as_rows(like))
-            for name, kind in _ROLE_TYPES.items()
-        }
 
     def __len__(self) -> int:
         return len(self.messages.at)
