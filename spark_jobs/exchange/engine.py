@@ -24,7 +24,6 @@ _STATM: Final = Path("/proc/self/statm")
 _MOST_KEPT: Final = 170 << 20
 """A worker on Spark that has imported all it needs holds 105 MiB; to judge a bucket takes 65."""
 
-_Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 Function: TypeAlias = "Callable[[Any], Any]"
 """Of a task; returns its answer."""
@@ -52,25 +51,13 @@ class Engine(ABC):
     bucket_rows: int
 
     @abstractmethod
-    def map(
-        self,
-        function: Callable[[_Task], _Answer],
-        tasks: Sequence[_Task],
-        *,
-        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
-    ) -> list[_Answer]:
+    def map(self, function: Function, tasks: Sequence[Any], *, merge: Merge | None = None) -> list[Any]:
         """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
 
     @abstractmethod
     def exchange(
-        self,
-        pack: Callable[[_Task], Iterable[tuple[int, bytes]]],
-        tasks: Sequence[_Task],
-        receive: Callable[[int, list[bytes]], _Answer],
-        buckets: int,
-        *,
-        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
-    ) -> list[_Answer]:
+        self, pack: Pack, tasks: Sequence[Any], receive: Receive, buckets: int, *, merge: Merge | None = None
+    ) -> list[Any]:
         """Shuffle the blobs of ``pack`` to their buckets; return the results of ``receive``, one a bucket with blobs.
 
         ``pack`` yields ``(bucket, blob)`` with ``0 <= bucket < buckets``. ``receive`` is called once a bucket, with its
