@@ -86,11 +86,13 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
         # without a controller the client waits for one until its time is over: EmbeddedKafka has none
         has_controller = cluster.controller_id in cluster.brokers
         topic = cluster.topics.get(settings.trace_topic)
-        if topic is None or topic.error is not None or not topic.partitions:
-            _report_missing_topic(checkup, settings)
-        else:
+        if topic is not None and topic.error is None and topic.partitions:
             facts["partitions"] = len(topic.partitions)
             facts["configuration"] = _read_configuration(checkup, settings, admin) if has_controller else _NO_CONTROLLER
+        elif settings.create_trace_topic:
+            facts["note"] = _WILL_BE_CREATED
+        else:
+            checkup.add("trace_topic_missing", where="MQTRACE_TRACE_TOPIC", topic=settings.trace_topic)
         if not probe:
             facts["clock"] = "not measured: no message is written without --probe"
         else:
@@ -163,13 +165,6 @@ def _resolve_connection(checkup: Checkup, settings: Settings, servers: str | Non
         )
         return None
     return {**properties, "bootstrap.servers": servers}
-
-
-def _report_missing_topic(checkup: Checkup, settings: Settings) -> None:
-    if settings.create_trace_topic:
-        checkup.facts["broker"]["note"] = _WILL_BE_CREATED
-    else:
-        checkup.add("trace_topic_missing", where="MQTRACE_TRACE_TOPIC", topic=settings.trace_topic)
 
 
 def _read_configuration(checkup: Checkup, settings: Settings, admin: Any) -> str | dict[str, str | None]:
