@@ -87,18 +87,11 @@ _NOT_ALLOWED: Final = (
 )
 _ANY_OTHER: Final = "the broker at {servers} did not take what is for the trace topic {topic}: {text}"
 _TEXTS: Final[Mapping[str, str]] = {
-    "UNKNOWN_TOPIC_OR_PART": _NO_TOPIC,
-    "_UNKNOWN_TOPIC": _NO_TOPIC,
-    "_MSG_TIMED_OUT": _NO_ANSWER,
-    "_TIMED_OUT": _NO_ANSWER,
-    "_TRANSPORT": _NO_ANSWER,
-    "_ALL_BROKERS_DOWN": _NO_ANSWER,
-    _PURGED: _NO_ANSWER,  # it was our own purge, at the deadline
-    "_PURGE_INFLIGHT": _NO_ANSWER,
-    "_AUTHENTICATION": _NOT_ALLOWED,
-    "SASL_AUTHENTICATION_FAILED": _NOT_ALLOWED,
-    "TOPIC_AUTHORIZATION_FAILED": _NOT_ALLOWED,
-    "CLUSTER_AUTHORIZATION_FAILED": _NOT_ALLOWED,
+    **dict.fromkeys(("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"), _NO_TOPIC),
+    **dict.fromkeys(("_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN"), _NO_ANSWER),
+    **dict.fromkeys((_PURGED, "_PURGE_INFLIGHT"), _NO_ANSWER),  # it was our own purge, at the deadline
+    **dict.fromkeys(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"), _NOT_ALLOWED),
+    **dict.fromkeys(("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"), _NOT_ALLOWED),
 }
 """librdkafka's name of an error → what it means here."""
 

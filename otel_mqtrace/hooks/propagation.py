@@ -42,16 +42,10 @@ SPECIAL_HEADERS: Final = frozenset(
 # -- headers ----------------------------------------------------------------------------------------------------
 def pairs_of(headers: object) -> list[Header] | None:
     """Return a copy of ``headers`` as pairs, or ``None`` for what the client will refuse."""
-    if headers is None:
-        return []
-    if isinstance(headers, Mapping):
-        return list(headers.items())
-    if not isinstance(headers, list):
+    if not isinstance(headers, (Mapping, list, type(None))):
         return None
-    for pair in headers:
-        if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 - a pair
-            return None
-    return headers.copy()
+    pairs = list(each_header(headers or ()))
+    return pairs if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs) else None  # noqa: PLR2004 - a pair
 
 
 def each_header(headers: Headers | HeaderIndex) -> Iterable[Header]:

@@ -250,9 +250,8 @@ def test_refused_option_is_not_passed_to_the_exporter(instrumentor, caplog, monk
     assert not any("cannot be used" in each for each in warnings)
 
 
-def test_size_of_the_spool_is_an_option_too(instrumentor, caplog, monkeypatch, tmp_path, provider):
-    monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "200")
-    options = {"bootstrap_servers": "127.0.0.1:1", "spool_dir": tmp_path, "spool_bytes": 1}
+def test_size_of_the_spool_is_an_option_too(instrumentor, caplog, tmp_path, provider):
+    options = {"bootstrap_servers": "127.0.0.1:1", "spool_dir": tmp_path, "spool_bytes": 1, "export_timeout_ms": 200}
     instrumentor.instrument(tracer_provider=provider, exporters="mqtrace_native", **options)
     provider.get_tracer("tests").start_span("process", attributes={"mqtrace.trace_type": "Sub"}).end()
     instrumentor.processor.force_flush()
