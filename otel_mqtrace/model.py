@@ -8,7 +8,6 @@ from the machine that happens to read them. Standard library only: executors, fu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
@@ -99,8 +98,7 @@ class AccessChannel(_Hashed):
     CLOUD = "CLOUD"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceBean:
+class TraceBean(NamedTuple):
     """One message as the hook saw it. Times are epoch milliseconds, lengths are bytes, ``keys`` is space-separated."""
 
     topic: str | None = None
@@ -119,8 +117,7 @@ class TraceBean:
     from_transaction_check: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceContext:
+class TraceContext(NamedTuple):
     """One hook call: a send, one half of a listener call, the end of a transaction or a recall.
 
     ``timestamp_ms`` is epoch milliseconds: the start of a ``PUB`` or ``SUB_BEFORE``, the **end** of a ``SUB_AFTER``.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -171,7 +170,7 @@ def encode_lines(
             item: Any = json.loads(line)
             trace_ctx = read_record(item)
             dialect, channel = target or _target_of(str(item.get("dialect")))
-            encoded = encode_context(replace(trace_ctx, access_channel=channel), dialect, charset=charset)
+            encoded = encode_context(trace_ctx._replace(access_channel=channel), dialect, charset=charset)
         except EncodeError as error:
             yield number, None, str(error)
         except (ValueError, RecursionError):

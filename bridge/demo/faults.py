@@ -134,9 +134,9 @@ def encode_with_faults(plan: FaultPlan, trace_ctx: TraceContext, dialect: str) -
     if fault.kind is FaultKind.ALTERED_NATIVE:
         change: Any = {fault.field: _ALTERATIONS[fault.field][2]}
         if fault.field != "context_code":
-            trace_ctx = replace(trace_ctx, beans=tuple(replace(bean, **change) for bean in trace_ctx.beans))
+            trace_ctx = trace_ctx._replace(beans=tuple(bean._replace(**change) for bean in trace_ctx.beans))
         elif trace_ctx.trace_type is TraceType.SUB_AFTER:  # the half that starts carries no outcome
-            trace_ctx = replace(trace_ctx, **change)
+            trace_ctx = trace_ctx._replace(**change)
     encoded, effect = encode_context(trace_ctx, dialect), fault.kind.value
     body = b"" if trace_ctx.trace_type is effect.lost else encoded.body * effect.records
     if fault.kind is FaultKind.MALFORMED_NATIVE:

@@ -245,7 +245,7 @@ def _is_encodable(value: AttributeValue) -> bool:
 
 
 def _attributes_of(field: str, value: Any) -> dict[str, AttributeValue]:
-    if field in TraceBean.__dataclass_fields__:
+    if field in TraceBean._fields:
         return bean_attributes(TraceBean(**{field: value}))
     attributes = context_attributes(TraceContext(trace_type=TraceType.PUB, **{field: value}))
     of_operation = context_attributes(TraceContext(trace_type=TraceType.PUB))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -208,7 +208,7 @@ def _split_by_topic(trace_ctx: TraceContext) -> list[TraceContext]:
 
 
 def _split_by_message(trace_ctx: TraceContext) -> list[TraceContext]:
-    return [replace(trace_ctx, beans=(bean,)) for bean in trace_ctx.beans] if len(trace_ctx.beans) > 1 else []
+    return [trace_ctx._replace(beans=(bean,)) for bean in trace_ctx.beans] if len(trace_ctx.beans) > 1 else []
 
 
 def _count_key_bytes(keys: Collection[str]) -> int:
@@ -320,7 +320,7 @@ class SpanPacker:
         if trace_ctx is None or not trace_ctx.beans:
             return None
         is_missing = trace_ctx.region_id is None and self._region_id is not None
-        return replace(trace_ctx, region_id=self._region_id) if is_missing else trace_ctx
+        return trace_ctx._replace(region_id=self._region_id) if is_missing else trace_ctx
 
 
 def _drop_cut_names(trace_ctx: TraceContext, span: ReadableSpan) -> TraceContext:
@@ -330,4 +330,4 @@ def _drop_cut_names(trace_ctx: TraceContext, span: ReadableSpan) -> TraceContext
         for bean in trace_ctx.beans
         if bean.topic and bean.msg_id and not (is_cut(bean.topic, span) or is_cut(bean.msg_id, span))
     ]
-    return replace(trace_ctx, beans=tuple(whole))
+    return trace_ctx._replace(beans=tuple(whole))

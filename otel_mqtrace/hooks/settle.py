@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opentelemetry import context, trace
@@ -177,8 +177,7 @@ class EndTransactionHook(ClientHook):
         if not tracing.is_traced(topic):
             return
         end_ns = max(tracing.clock.wall_ns(), start_ns)
-        bean = replace(
-            message,
+        bean = message._replace(
             msg_type=MessageType.TRANS_COMMIT,
             transaction_state=state,
             from_transaction_check=from_transaction_check,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from otel_mqtrace.model import AccessChannel, ContextCode, MessageType, TraceBean, TraceContext, TraceType
@@ -92,12 +92,12 @@ class Draft:
 
 def _records(call: Call) -> list[TraceContext]:
     if call.context.trace_type is TraceType.PUB:
-        return [replace(call.context, beans=(_joined(call.context.beans),))]
+        return [call.context._replace(beans=(_joined(call.context.beans),))]
     if call.context.trace_type is not TraceType.SUB_AFTER:
         return [call.context]
     unknown = dict.fromkeys(("cost_ms", "success", "context_code"))
-    before = replace(call.context, trace_type=TraceType.SUB_BEFORE, timestamp_ms=call.start_ms, **unknown)
-    return [before, replace(call.context, timestamp_ms=call.end_ms)]
+    before = call.context._replace(trace_type=TraceType.SUB_BEFORE, timestamp_ms=call.start_ms, **unknown)
+    return [before, call.context._replace(timestamp_ms=call.end_ms)]
 
 
 def _joined(beans: tuple[TraceBean, ...]) -> TraceBean:
@@ -106,7 +106,7 @@ def _joined(beans: tuple[TraceBean, ...]) -> TraceBean:
         return beans[0]
     names = ("msg_id", "offset_msg_id")
     joined = {name: ",".join(getattr(bean, name) for bean in beans) for name in names}
-    return replace(beans[0], body_length=sum(bean.body_length or 0 for bean in beans), **joined)
+    return beans[0]._replace(body_length=sum(bean.body_length or 0 for bean in beans), **joined)
 
 
 def _call(
@@ -139,7 +139,7 @@ def consuming(
 
 def ending(application: Application, at_ms: int, bean: TraceBean, **fields: Any) -> Call:
     """Return the end of a transaction: an instant."""
-    ended = replace(bean, transaction_id=bean.msg_id, from_transaction_check=False, **fields)
+    ended = bean._replace(transaction_id=bean.msg_id, from_transaction_check=False, **fields)
     return _call(application, TraceType.END_TRANSACTION, at_ms, ended)
 
 

@@ -91,7 +91,7 @@ def clock_off(by_ms: int) -> Change:
     """Let the whole call be stamped by a host whose clock is ``by_ms`` ahead; records arrive in true time."""
 
     def stamped(record: Record) -> Record:
-        context = replace(record.context, timestamp_ms=(record.context.timestamp_ms or 0) + by_ms)
+        context = record.context._replace(timestamp_ms=(record.context.timestamp_ms or 0) + by_ms)
         return replace(record, late_ms=record.late_ms - by_ms, context=context)
 
     return both(restamped(start_ms=by_ms, end_ms=by_ms), _records(stamped))
@@ -111,8 +111,8 @@ torn_span = _spans(lambda span: replace(span, torn=True))
 def _with_fields(context: TraceContext, fields: dict[str, Any]) -> TraceContext:
     of_call = {name: value for name, value in fields.items() if hasattr(context, name)}
     of_message = {name: value for name, value in fields.items() if name not in of_call}
-    beans = tuple(replace(bean, **of_message) for bean in context.beans) if of_message else context.beans
-    return replace(context, beans=beans, **of_call)
+    beans = tuple(bean._replace(**of_message) for bean in context.beans) if of_message else context.beans
+    return context._replace(beans=beans, **of_call)
 
 
 def _without_number(trace_type: TraceType) -> Callable[[bytes], bytes]:

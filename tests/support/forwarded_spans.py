@@ -77,5 +77,5 @@ def context_of(record: Record) -> TraceContext:
 
 def _context_of(trace_type: TraceType, values: Iterable[Any]) -> TraceContext:
     fields: dict[str, Any] = dict(zip(MODEL_FIELDS, values, strict=True))
-    bean = TraceBean(**{name: fields.pop(name) for name in TraceBean.__dataclass_fields__})
+    bean = TraceBean(**{name: fields.pop(name) for name in TraceBean._fields})
     return TraceContext(trace_type=trace_type, beans=(bean,), **fields)

@@ -49,7 +49,7 @@ def recorded(stem: str) -> Iterator[RecordedBody]:
 
 def context(trace_type: model.TraceType, at_ms: int | None, **fields: Any) -> model.TraceContext:
     """Return a context of one message; ``fields`` go to the bean or the context, wherever they belong."""
-    bean = {name: fields.pop(name) for name in list(fields) if name in model.TraceBean.__dataclass_fields__}
+    bean = {name: fields.pop(name) for name in list(fields) if name in model.TraceBean._fields}
     return model.TraceContext(trace_type=trace_type, timestamp_ms=at_ms, beans=(model.TraceBean(**bean),), **fields)
 
 

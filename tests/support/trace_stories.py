@@ -1,7 +1,6 @@
 """Made-up lives of messages as native trace records, in any order and any batches, and what spans they must become."""
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -50,7 +49,7 @@ def body_of(*contexts: model.TraceContext, dialect: str = "5.5.0") -> bytes:
 
 
 def cloud(trace_ctx: model.TraceContext) -> model.TraceContext:
-    return replace(trace_ctx, access_channel=model.AccessChannel.CLOUD)
+    return trace_ctx._replace(access_channel=model.AccessChannel.CLOUD)
 
 
 Bodies = list[tuple[model.TraceContext, ...]]

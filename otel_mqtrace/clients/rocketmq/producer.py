@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
 
@@ -136,7 +135,7 @@ def _ended(  # noqa: PLR0913, PLR0917 - the client's own arguments, its answer, 
     ours = isinstance(message, OutgoingMessage)
     bean = bean_of(message.call.attributes) if ours else bean_of_message(message)
     hook.ended(
-        replace(bean, transaction_id=transaction_id),
+        bean._replace(transaction_id=transaction_id),
         _STATES.get(result, TransactionState.UNKNOW),
         start_ns=start_ns,
         creation=message.call.span_context if ours else creation_of_message(message),
@@ -213,7 +212,7 @@ class TracedChecker:
     @guarded("rocketmq.check")
     def _record(self, hook: EndTransactionHook, message: Any, resolution: int, start_ns: int) -> None:
         hook.ended(
-            replace(bean_of_message(message), transaction_id=self._transactions.pop(message.message_id, None)),
+            bean_of_message(message)._replace(transaction_id=self._transactions.pop(message.message_id, None)),
             _STATES.get(resolution, TransactionState.UNKNOW),
             start_ns=start_ns,
             creation=creation_of_message(message),

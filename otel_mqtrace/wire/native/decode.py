@@ -10,11 +10,10 @@ from __future__ import annotations
 import codecs
 import re
 import unicodedata
-from dataclasses import dataclass, make_dataclass, replace
-from dataclasses import fields as dataclass_fields
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
@@ -79,22 +78,6 @@ def is_cuttable(charset: str) -> bool:
 
 
 _T = TypeVar("_T")
-
-
-def _make_constructor(model: type[_T]) -> Callable[..., _T]:
-    """Return what constructs a ``model``, a dataclass with slots, from the values of all its fields in their order.
-
-    A frozen dataclass stores each field by ``object.__setattr__``, which is most of the cost of reading a record. So a
-    plain class with the same slots is filled, and the instance then gets the model's class.
-    """
-
-    def become(made: Any) -> None:
-        made.__class__ = model
-
-    names = [field.name for field in dataclass_fields(cast("Any", model))]
-    twin = make_dataclass(model.__name__, names, namespace={"__post_init__": become}, slots=True, eq=False, repr=False)
-    return cast("Callable[..., _T]", twin)
-
 
 BATCH_SEPARATOR: Final = ","
 """Between the ids of a batch's messages."""
@@ -167,8 +150,8 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
         except _BadFieldError as error:
             errors.append(error.record(index))
             continue
-        values[_BEANS_AT] = (_new_bean(*plan.of_bean(values)),)
-        contexts.append(_new_context(*plan.of_context(values)))
+        values[_BEANS_AT] = (TraceBean._make(plan.of_bean(values)),)
+        contexts.append(TraceContext._make(plan.of_context(values)))
         indexes.append(index)
         plans.append(plan)
     dialects, shapes = tuple(plan.dialect for plan in plans), tuple(plan.shape for plan in plans)
@@ -199,8 +182,8 @@ def decode_values(text: str, *, msg_type_map: str) -> Iterator[tuple[_Record, tu
 _NOT_ATTRIBUTES: Final = ("timestamp_ms", "access_channel")
 _OTHERS: Final = ("trace_type", "beans", *_NOT_ATTRIBUTES)
 MODEL_FIELDS: Final = (
-    *(field.name for field in dataclass_fields(TraceBean)),
-    *(field.name for field in dataclass_fields(TraceContext) if field.name not in _OTHERS),
+    *TraceBean._fields,
+    *(name for name in TraceContext._fields if name not in _OTHERS),
     *_NOT_ATTRIBUTES,
 )
 """The fields of a record about one message, without its type; in the order of a span's attributes, the others last."""
@@ -293,8 +276,6 @@ def _unglue(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
         yield rest, None
 
 
-_new_bean: Final = _make_constructor(TraceBean)
-_new_context: Final = _make_constructor(TraceContext)
 _ABSENT_AT, _CHANNEL_AT, _TYPE_AT, _BEANS_AT = -1, -2, -3, 0
 
 
@@ -348,8 +329,8 @@ def _make_plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | N
         dialect=writer_of(*shape, msg_type_map=msg_type_map),
         values=tuple((name, index, *readers[FIELDS[name]]) for name, index in kept.items() if FIELDS[name] in readers),
         behind=(shape.trace_type, None if quirk is None else AccessChannel.CLOUD, None),
-        of_bean=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceBean))),
-        of_context=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceContext))),
+        of_bean=itemgetter(*(at.get(name, _ABSENT_AT) for name in TraceBean._fields)),
+        of_context=itemgetter(*(at.get(name, _ABSENT_AT) for name in TraceContext._fields)),
         of_kept=itemgetter(*(at.get(name, _ABSENT_AT) for name in KEPT_FIELDS)),
         of_model=itemgetter(*(at.get(name, _ABSENT_AT) for name in MODEL_FIELDS)),
     )
@@ -458,7 +439,7 @@ def explode(trace_ctx: TraceContext) -> tuple[TraceContext, ...]:
     if bean is None or trace_ctx.trace_type is not TraceType.PUB or BATCH_SEPARATOR not in (bean.msg_id or ""):
         return (trace_ctx,)
     return tuple(
-        replace(trace_ctx, beans=(replace(bean, msg_id=msg_id, offset_msg_id=offset),))
+        trace_ctx._replace(beans=(bean._replace(msg_id=msg_id, offset_msg_id=offset),))
         for msg_id, offset in _split_batch(bean.msg_id or "", bean.offset_msg_id)
     )
 

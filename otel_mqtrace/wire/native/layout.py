@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -73,10 +72,10 @@ FIELDS: Final[dict[str, FieldKind]] = {
 }
 """Every field that ever was on the wire, under the name it has in our model and in the JSON of a record."""
 
-BEAN_FIELDS: Final = frozenset(field.name for field in dataclass_fields(TraceBean)) & FIELDS.keys()
+BEAN_FIELDS: Final = frozenset(TraceBean._fields) & FIELDS.keys()
 """The fields that belong to one message; the others belong to the hook call (``exactly_once_status`` to neither)."""
 
-_MODEL: Final = BEAN_FIELDS.union(field.name for field in dataclass_fields(TraceContext))
+_MODEL: Final = BEAN_FIELDS.union(TraceContext._fields)
 KEPT_FIELDS: Final = tuple(name for name in FIELDS if name in _MODEL)
 """The fields that the model has a place for: all but ``exactly_once_status``, on which no two readers agree."""
 

@@ -31,10 +31,10 @@ def test_altered_record_differs_in_one_field(trace_ctx, event, field):
     plan = {event: Fault(FaultKind.ALTERED_NATIVE, field)}
     (altered,) = decode_body(encode_with_faults(plan, trace_ctx, DEFAULT_DIALECT).body).contexts
     (original,) = decode_body(encode_context(trace_ctx).body).contexts
-    names = [name for name in TraceContext.__slots__ if name != "beans"]
+    names = [name for name in TraceContext._fields if name != "beans"]
     differing = {name for name in names if getattr(altered, name) != getattr(original, name)}
     pairs = zip(altered.beans, original.beans, strict=True)
-    differing |= {name for a, b in pairs for name in TraceBean.__slots__ if getattr(a, name) != getattr(b, name)}
+    differing |= {name for a, b in pairs for name in TraceBean._fields if getattr(a, name) != getattr(b, name)}
     assert differing == {field}
 
 

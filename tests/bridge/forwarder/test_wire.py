@@ -2,7 +2,6 @@
 
 import itertools
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -117,7 +116,7 @@ def test_rows_of_a_recorded_body_are_its_records(name):
 @given(sayable(), st.binary(max_size=20))
 def test_rows_of_a_written_body_are_its_records(drawn, noise):
     trace_ctx, dialect, channel = drawn
-    body = body_of(replace(trace_ctx, access_channel=channel), dialect=dialect)
+    body = body_of(trace_ctx._replace(access_channel=channel), dialect=dialect)
     _check_rows(body + noise + body)
 
 
@@ -143,7 +142,7 @@ def _spans_in(body):
 
 @pytest.mark.parametrize(("keys", "count"), [("k" * 70_000, 50), ("键" * 200_000, 10), ("k " * 40_000, 8)])
 def test_request_fits_the_grpc_receive_limit(keys, count):
-    events = _events_of([body_of(replace(pub(f"M{n}", keys=keys), group_name=f"PG_{n}")) for n in range(count)])
+    events = _events_of([body_of(pub(f"M{n}", keys=keys)._replace(group_name=f"PG_{n}")) for n in range(count)])
     requests = list(requests_of(events, SpanRules()))
     assert len(requests) > 1
     assert sum(_spans_in(request.body) for request in requests) == count

@@ -90,7 +90,7 @@ def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():
 
 
 def test_end_without_a_group_has_a_row_where_its_message_has_no_other():
-    nameless = replace(end(T0, TransactionState.COMMIT_MESSAGE), group_name="")
+    nameless = end(T0, TransactionState.COMMIT_MESSAGE)._replace(group_name="")
     for events, groups in (([nameless], [None]), ([nameless, pub()], ["shop"])):
         (story,) = searching.search(Shelf(landed(*events)), Query(), BodyDecoder(), limit=1).stories
         assert [row.group for row in rows_of(story, Query())] == groups

@@ -112,7 +112,7 @@ def test_end_alone_without_a_group_is_shown_under_no_name():
 )
 def test_elapsed_time_is_right_beside_a_share_of_the_cost_or_a_wrong_clock(changes, cost_ms, end_ms):
     before, after = consume("R", T0, 60)
-    (group,) = story_of(before, replace(after, **changes)).groups
+    (group,) = story_of(before, after._replace(**changes)).groups
     attempt = group.attempts[0]
     assert (attempt.cost_ms, attempt.end_ms, attempt.elapsed_ms) == (cost_ms, end_ms, 60)
 

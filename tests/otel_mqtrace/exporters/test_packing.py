@@ -1,7 +1,6 @@
 """From spans to trace messages: grouping, sizes, keys, and spans that the SDK's limits cut."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -40,7 +39,7 @@ def _ids(packed):
 def test_every_message_of_a_call_has_a_record_for_every_type(trace_type):
     """Of some types the wire says only the first message of a context: packing gives each one a context of its own."""
     fields = {"msg_type": MessageType.TRANS_COMMIT, "transaction_state": TransactionState.COMMIT_MESSAGE}
-    call = replace(pub(1), trace_type=trace_type, beans=(bean(1, **fields), bean(2, **fields)))
+    call = pub(1)._replace(trace_type=trace_type, beans=(bean(1, **fields), bean(2, **fields)))
     assert _ids(_pack(call)) == [bean(1).msg_id, bean(2).msg_id]
 
 
@@ -77,9 +76,9 @@ TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=[
 CONTEXTS = st.lists(
     st.builds(
         lambda kind, numbers, topic, region, keys: (
-            replace(pub(numbers[0], topic=topic, keys=keys), region_id=region)
+            pub(numbers[0], topic=topic, keys=keys)._replace(region_id=region)
             if kind is TraceType.PUB
-            else replace(sub(*(bean(n, topic=topic, keys=keys) for n in numbers)), region_id=region)
+            else sub(*(bean(n, topic=topic, keys=keys) for n in numbers))._replace(region_id=region)
         ),
         st.sampled_from([TraceType.PUB, TraceType.SUB_BEFORE]),
         st.lists(st.integers(0, 10**6), min_size=1, max_size=6),
@@ -102,7 +101,7 @@ def test_limits_hold_and_every_record_that_is_not_too_large_is_sent_once(context
         sources = {(contexts[origin].beans[0].topic, contexts[origin].region_id) for origin in message.origins}
         assert len(sources) == 1
     beans = [(origin, trace_ctx, each) for origin, trace_ctx in enumerate(contexts) for each in trace_ctx.beans]
-    fits = [len(encode_context(replace(ctx, beans=(each,))).body) <= max_message_bytes for _, ctx, each in beans]
+    fits = [len(encode_context(ctx._replace(beans=(each,))).body) <= max_message_bytes for _, ctx, each in beans]
     assert Counter(_ids(packed)) == Counter(
         each.msg_id for (_, _, each), is_sent in zip(beans, fits, strict=True) if is_sent
     )

@@ -1,6 +1,5 @@
 """Attributes of a message and its headers, captured headers, and the names that the opt-in to conventions asks for."""
 
-from dataclasses import replace
 from operator import attrgetter
 from unittest.mock import MagicMock
 
@@ -297,5 +296,5 @@ def test_native_record_is_the_same_under_old_names(monkeypatch, tracing_with, sp
         _send(tracing)
         for messages in ([incoming(partition=2)], [incoming(partition=2), incoming(partition=3, offset=8)]):
             _process(tracing, *messages)
-        records.append([replace(trace_context_of(each), request_id=None) for each in spans.take_all()])
+        records.append([trace_context_of(each)._replace(request_id=None) for each in spans.take_all()])
     assert records[0] == records[1]

@@ -1,6 +1,5 @@
 """Trace contexts in span attributes, started spans, and the processor's settings."""
 
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
@@ -33,7 +32,7 @@ def _contexts(draw):
     trace_type = draw(st.sampled_from(TraceType))
     beans = draw(st.lists(_beans, min_size=1, max_size=5))
     if len(beans) > 1:  # several messages of one call always know their ids
-        beans = [replace(bean, msg_id=f"id{number}") for number, bean in enumerate(beans)]
+        beans = [bean._replace(msg_id=f"id{number}") for number, bean in enumerate(beans)]
     own = {"timestamp_ms": _small, "cost_ms": _small, "success": st.booleans(), "access_channel": st.none()}
     if trace_type is TraceType.SUB_BEFORE:
         own |= dict.fromkeys(("cost_ms", "success", "context_code"), st.none())

@@ -1,7 +1,5 @@
 """Encode and decode a native body."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 
@@ -124,7 +122,7 @@ CALL = {"region_id": "DefaultRegion", "group_name": "PG", "cost_ms": 1, "success
 MESSAGE = {"topic": "T", "msg_id": "ID", "keys": "k", "msg_type": MessageType.NORMAL, "body_length": 1}
 PUB_CONTEXT = context(TraceType.PUB, 1700000000000, **CALL, **MESSAGE)
 BEFORE_CONTEXT = context(TraceType.SUB_BEFORE, 1, msg_id="ID")
-END_CONTEXT = replace(PUB_CONTEXT, trace_type=TraceType.END_TRANSACTION)
+END_CONTEXT = PUB_CONTEXT._replace(trace_type=TraceType.END_TRANSACTION)
 AFTER_CONTEXT = context(TraceType.SUB_AFTER, 1, msg_id="ID")
 
 
@@ -173,9 +171,9 @@ def _projection(trace_ctx, dialect, channel):
             if hasattr(item, name)
             for value in [getattr(item, name)]
         }
-        return replace(item, **present)
+        return item._replace(**present)
 
-    return tuple(replace(kept(trace_ctx), access_channel=wire_channel, beans=(kept(bean),)) for bean in beans)
+    return tuple(kept(trace_ctx)._replace(access_channel=wire_channel, beans=(kept(bean),)) for bean in beans)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +183,8 @@ def _projection(trace_ctx, dialect, channel):
 )
 def test_separators_and_lone_surrogates_are_replaced_and_counted(given, written, replaced):
     """A text that UTF-8 cannot carry is written as Java writes it, and the loss is counted."""
-    bean = replace(PUB_CONTEXT.beans[0], keys=given)
-    encoded = encode_context(replace(PUB_CONTEXT, group_name=given, beans=(bean,)))
+    bean = PUB_CONTEXT.beans[0]._replace(keys=given)
+    encoded = encode_context(PUB_CONTEXT._replace(group_name=given, beans=(bean,)))
     decoded = decode_body(encoded.body)
     assert decoded.errors == ()
     assert (decoded.contexts[0].group_name, decoded.contexts[0].beans[0].keys) == (written, written)
@@ -199,7 +197,7 @@ def test_glued_form_is_refused(dialect):
     """As in RocketMQ, a context that knows its access channel overrides the writer's."""
     for trace_ctx, channel in (
         (AFTER_CONTEXT, AccessChannel.CLOUD),
-        (replace(AFTER_CONTEXT, access_channel=AccessChannel.CLOUD), AccessChannel.LOCAL),
+        (AFTER_CONTEXT._replace(access_channel=AccessChannel.CLOUD), AccessChannel.LOCAL),
     ):
         with pytest.raises(EncodeError, match=r"without terminator.*5\.3\.1") as caught:
             encode_context(trace_ctx, dialect, access_channel=channel)
@@ -210,15 +208,15 @@ def test_glued_form_is_refused(dialect):
 @pytest.mark.parametrize(
     ("trace_ctx", "dialect", "field", "message"),
     [
-        (replace(PUB_CONTEXT, beans=()), "5.5.0", "beans", "Pub cannot be written without messages"),
-        (replace(BEFORE_CONTEXT, beans=()), "5.5.0", "beans", "SubBefore cannot be written"),
-        (replace(PUB_CONTEXT, beans=(TraceBean(msg_id="ID"),)), "5.5.0", "msg_type", "a record needs a message type"),
-        (replace(PUB_CONTEXT, beans=(TraceBean(msg_type=MessageType.ORDER),)), "4.9.5", "msg_type", "no ordinal for"),
-        (replace(PUB_CONTEXT, cost_ms=1 << 31), "5.5.0", "cost_ms", "does not fit the 32 bits"),
-        (replace(PUB_CONTEXT, timestamp_ms=-(1 << 63) - 1), "5.5.0", "timestamp_ms", "does not fit the 64 bits"),
+        (PUB_CONTEXT._replace(beans=()), "5.5.0", "beans", "Pub cannot be written without messages"),
+        (BEFORE_CONTEXT._replace(beans=()), "5.5.0", "beans", "SubBefore cannot be written"),
+        (PUB_CONTEXT._replace(beans=(TraceBean(msg_id="ID"),)), "5.5.0", "msg_type", "a record needs a message type"),
+        (PUB_CONTEXT._replace(beans=(TraceBean(msg_type=MessageType.ORDER),)), "4.9.5", "msg_type", "no ordinal for"),
+        (PUB_CONTEXT._replace(cost_ms=1 << 31), "5.5.0", "cost_ms", "does not fit the 32 bits"),
+        (PUB_CONTEXT._replace(timestamp_ms=-(1 << 63) - 1), "5.5.0", "timestamp_ms", "does not fit the 64 bits"),
         (END_CONTEXT, "4.8.0", "trace_type", "has no EndTransaction record"),
         (END_CONTEXT, "5.5.0", "transaction_state", "needs a state"),
-        (replace(PUB_CONTEXT, trace_type=TraceType.RECALL), "5.3.1", "trace_type", "has no Recall record"),
+        (PUB_CONTEXT._replace(trace_type=TraceType.RECALL), "5.3.1", "trace_type", "has no Recall record"),
     ],
 )
 def test_unencodable_value_is_refused_by_field(trace_ctx, dialect, field, message):
@@ -231,14 +229,14 @@ def test_unencodable_value_is_refused_by_field(trace_ctx, dialect, field, messag
 def test_absent_numbers_and_flags_are_written_as_rocketmq_does():
     bare = TraceContext(trace_type=TraceType.PUB, beans=(TraceBean(msg_type=MessageType.NORMAL),))
     assert _fields(bare) == ["Pub", "0", *["null"] * 7, "0", "0", "0", "null", "true"]
-    assert _fields(replace(PUB_CONTEXT, timestamp_ms=-(1 << 63)))[1] == str(-(1 << 63))
+    assert _fields(PUB_CONTEXT._replace(timestamp_ms=-(1 << 63)))[1] == str(-(1 << 63))
     assert _fields(AFTER_CONTEXT)[2:] == ["ID", "0", "true", "null", "0", "1", "null"]
     assert DEFAULTS["from_transaction_check"] is False
 
 
 def test_body_is_written_in_the_given_charset():
-    bean = replace(PUB_CONTEXT.beans[0], keys="订单 😀 ", tags="标签")
-    encoded = encode_context(replace(PUB_CONTEXT, beans=(bean,)), "4.9.5", charset="gbk")
+    bean = PUB_CONTEXT.beans[0]._replace(keys="订单 😀 ", tags="标签")
+    encoded = encode_context(PUB_CONTEXT._replace(beans=(bean,)), "4.9.5", charset="gbk")
     assert "\x01标签\x01订单 ? \x01".encode("gbk") in encoded.body
     assert encoded.replaced == 1
     assert encoded.keys == {"ID", "订单", "😀"}

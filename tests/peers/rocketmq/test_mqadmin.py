@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from time import time
 
@@ -30,11 +29,11 @@ _LINE = re.compile(r"(Pub|Sub) +(\S+) +(\S+) +(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) +
 
 def _sent(**changes):
     context = pub(0)
-    return replace(context, beans=(replace(context.beans[0], msg_id=new_unique_id()),), **changes)
+    return context._replace(beans=(context.beans[0]._replace(msg_id=new_unique_id()),), **changes)
 
 
 def _consumed(sent, **changes):
-    return replace(sub(*sent.beans, before=False), **changes)
+    return sub(*sent.beans, before=False)._replace(**changes)
 
 
 def _printed(rocketmq_server, msg_id):

@@ -1,6 +1,5 @@
 """Who wrote the sources of a run, as their first spans and records show it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -86,7 +85,7 @@ WRITERS = {
     ),
     "no evidence at all": ([], ("io.opentelemetry.jdbc", {"db.system": "mysql"}), {}, ("mqtrace", "mqtrace")),
     "a delivery without a region beside a named profile": (
-        [replace(DELIVERY[0], region_id=None)],
+        [DELIVERY[0]._replace(region_id=None)],
         ("acme.tracing", MESSAGING),
         {"profile": "mqtrace"},
         ("mqtrace", "rocketmq-4.9.8"),
