@@ -25,7 +25,6 @@ from otel_mqtrace.model import (
 )
 from otel_mqtrace.wire.native.dialects import dialect_named
 from otel_mqtrace.wire.native.layout import (
-    BEAN_FIELDS,
     DEFAULT_DIALECT,
     FIELD_SEPARATOR,
     FIELDS,
@@ -56,6 +55,7 @@ DEFAULTS: Final[dict[str, int | bool]] = {
 A time has no initial value there: 0.
 """
 
+_MODEL_FIELDS: Final = TraceContext._fields + TraceBean._fields
 _SEPARATORS: Final = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
 
 
@@ -104,7 +104,7 @@ def encode_context(
 @dataclass(frozen=True, slots=True)
 class _Plan:
     head: str  # the type name and its separator
-    writers: tuple[tuple[str, bool, Callable[[Any], str]], ...]  # field, belongs to the bean, how to write it
+    writers: tuple[tuple[str, int, Callable[[Any], str]], ...]  # field, its place in _MODEL_FIELDS, how to write it
     tail: str
 
 
@@ -123,13 +123,14 @@ def _make_plan(dialect_name: str, trace_type: TraceType, access_channel: AccessC
         )
     return _Plan(
         head=trace_type.value + FIELD_SEPARATOR,
-        writers=tuple((name, name in BEAN_FIELDS, _make_writer(name, dialect)) for name in form.fields),
+        writers=tuple((name, _MODEL_FIELDS.index(name), _make_writer(name, dialect)) for name in form.fields),
         tail=FIELD_SEPARATOR + RECORD_TERMINATOR if quirk is CloudSubAfter.TRAILING else RECORD_TERMINATOR,
     )
 
 
 def _encode_record(plan: _Plan, trace_ctx: TraceContext, bean: TraceBean) -> tuple[str, int]:
-    values = [write(getattr(bean if of_bean else trace_ctx, name)) for name, of_bean, write in plan.writers]
+    fields = trace_ctx + bean
+    values = [write(fields[at]) for _, at, write in plan.writers]
     values[-1] = values[-1] or NULL_TEXT  # Java's own reader counts an empty last field as missing
     text = FIELD_SEPARATOR.join(values)
     replaced = text.count(FIELD_SEPARATOR) + text.count(RECORD_TERMINATOR) - (len(values) - 1)
