@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import traceback
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -38,8 +37,6 @@ _FAILED_AT_THE_SERVER: Final = "SparkConnectGrpcException"  # by name: its modul
 _OWN_MESSAGE: Final = re.compile(r"^(?:(?:otel_mqtrace|bridge)\.[\w.]+: |(?=\w+Error: \[Errno ))(.+)$", re.MULTILINE)
 """The last line of a traceback that ends in an error of ours or of the operating system."""
 
-_REASON: Final = re.compile(r"(?im)^(?!.*warning|error occurred)(?:exception in .*?: )?(.+)")
-"""The first line that a JVM wrote, apart from warnings, headings and the name of an exception."""
 _PY4J_LOGGERS: Final = ("", "py4j.clientserver", "py4j.java_gateway")  # a filter does not see what children pass up
 
 
@@ -135,6 +132,8 @@ _LOCAL: Final[dict[str, str]] = {
 # serial collector takes 1 s less than G1 and 100 MB less memory.
 _LOCAL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _STANDALONE: Final = "spark://"
+_MASTERS: Final = rf"{_STANDALONE}[^,/@]+:\d+(,[^,/@]+:\d+)*"  # one leads, and others may stand by
+_MASTER: Final = re.compile(rf"local(\[[^\]]+\])?|local-cluster\[.+\]|{_MASTERS}|k8s://.+|yarn|sc://.+")
 _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
 _CONNECT: Final = "sc://"
 _CONNECT_PORT: Final = 15_002
@@ -143,6 +142,10 @@ _NO_LOCAL_DIRECTORY: Final = 53  # the exit code of a JVM of Spark's that could 
 _HADOOP: Final = "spark.hadoop."
 _JARS: Final = "spark.jars"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
+_MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
+_UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_LEAST_MIB: Final = 512  # Spark itself refuses less than 450
+_MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 
 
 def build_session(
@@ -160,8 +163,9 @@ def build_session(
     Raises:
         MissingExtraError: pyspark or its pandas is not installed, or what its Connect client needs.
         PeerError: Java 17 or later is missing, the JVM did not start, or no Connect server answers.
-        UsageError: Spark refuses the master or a setting.
+        UsageError: the memory is not a size, or Spark refuses the master or a setting.
     """
+    check_start(master=master, driver_memory=driver_memory)
     _session_class()  # before anything is started
     place, extra = _place(master), extra or {}
     own = {"spark.app.name": "mqtrace", "spark.driver.memory": driver_memory}
@@ -179,6 +183,18 @@ def build_session(
     except Exception as error:
         raise _start_error(error, place) from error
     return session
+
+
+def check_start(*, master: str | None, driver_memory: str) -> None:
+    """Refuse by ``UsageError`` what Spark's launcher or the JVM would answer in many lines of their own."""
+    if master is not None and not _MASTER.fullmatch(master):
+        known = "local[N], spark://HOST:PORT, yarn, k8s://URL or sc://HOST:PORT"
+        raise UsageError(f"unknown Spark master {master!r}; use {known}")
+    found = _MEMORY.fullmatch(driver_memory)
+    if not found:
+        raise UsageError(f"invalid driver memory {driver_memory!r}: write a number and k, m, g or t, as in 768m")
+    if not _LEAST_MIB <= int(found[1]) * _UNIT_BYTES[found[2].lower()] >> 20 <= _MOST_MIB:
+        raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
 
 
 def choose_engine(
@@ -255,7 +271,7 @@ def _place(master: str | None) -> str | None:
     """Return the master URL of the run; ``None`` where ``spark-submit`` chose it."""
     if master is None and _SUBMITTED in os.environ:
         return None
-    return (os.environ.get("SPARK_REMOTE") or "local[*]") if master is None else master
+    return master or os.environ.get("SPARK_REMOTE") or "local[*]"
 
 
 def _deploy(place: str, own: Mapping[str, str]) -> SparkSession:
@@ -325,51 +341,12 @@ def _pack_code() -> tuple[tempfile.TemporaryDirectory[str], Path]:
 def _start(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
-    conf = SparkConf().setAll(list(settings.items()))
     with _keep_handler(), kill_abandoned_processes():  # a new context ends with setting its own signal handler
-        if SparkContext._gateway is None:  # noqa: SLF001  (as in _set_environment)
-            SparkContext._ensure_initialized(gateway=_launch(conf))  # noqa: SLF001  (no public way to give it one)
-        SparkContext.getOrCreate(conf)
+        SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     builder = _session_class().builder
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def _launch(conf: Any) -> Any:
-    """Start Spark's JVM and return its gateway. What it writes before it runs is shown before what it writes later.
-
-    Raises:
-        PeerError: it ended; the message has the reason that it wrote.
-    """
-    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415  (optional extra, present here)
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
-
-    reader, writer = os.pipe()
-    held: list[bytes] = []
-    has_started = threading.Event()
-
-    def copy() -> None:
-        with os.fdopen(reader, "rb") as written:
-            for line in written:
-                held.append(line)
-                if has_started.is_set():
-                    os.write(2, b"".join(held))
-                    held.clear()
-
-    copying = threading.Thread(target=copy, daemon=True)
-    copying.start()
-    try:
-        with os.fdopen(writer, "wb") as into:
-            gateway = launch_gateway(conf, {"stdout": into, "stderr": into})  # type: ignore[no-untyped-call]
-    except PySparkRuntimeError as error:
-        copying.join()
-        found = _REASON.search(b"".join(held).decode(errors="replace"))
-        why = f": {found[1][:200]}" if found else ""
-        fix = "check --master, --driver-memory, --conf, and that JAVA_HOME is Java 17 or later"
-        raise PeerError(f"Spark's JVM did not start{why}; {fix}") from error
-    has_started.set()
-    return gateway
 
 
 @contextmanager
@@ -415,6 +392,10 @@ def _start_error(error: Exception, master: str | None) -> PeerError | UsageError
 
     thrown, home = getattr(error, "java_exception", None), os.environ.get("SPARK_HOME")
     line = _first_line(error) if thrown is None else _root_line(thrown)
+    if "JAVA_GATEWAY_EXITED" in line:
+        return PeerError(
+            "Spark's JVM did not start: check --driver-memory, --conf, and that JAVA_HOME is Java 17 or later"
+        )
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001  (as in _set_environment)
     with suppress(subprocess.TimeoutExpired):
         if thrown is None and process is not None and process.wait(2) == _NO_LOCAL_DIRECTORY:

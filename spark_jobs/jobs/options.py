@@ -16,7 +16,7 @@ from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.policy import Policy, read_policy, with_limits
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.report.result import RESULT_FILE, VERDICTS
-from spark_jobs.session import DEFAULT_DRIVER_MEMORY, choose_engine, configure_stores
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, choose_engine, configure_stores
 from spark_jobs.sources.files import find_inputs
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def check_options(
         driver_memory=options.driver_memory,
         stream=stream,
     )
+    if engine == "spark":
+        check_start(master=options.master, driver_memory=options.driver_memory)
     sources = {"--native": options.native, "--otlp": options.otlp, "--ledger": options.ledger}
     places: dict[str, list[Any]] = {"--policy": [options.policy], "--out": [options.out]}
     configure_stores(options.conf, {**sources, **places, "--history": [options.history]})

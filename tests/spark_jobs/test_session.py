@@ -1,4 +1,4 @@
-"""The session of a process: its settings, where it runs, its job groups, and how a start fails."""
+"""The session of a process: its settings, where it runs, its job groups, and what it refuses before a JVM starts."""
 
 import signal
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace._errors import MissingExtraError, UsageError
 from spark_jobs import session
 
 
@@ -52,6 +52,12 @@ def test_master_is_the_option_then_spark_submit_then_spark_remote_then_this_mach
         monkeypatch.setenv(name, value)
     assert session._place(named) == ground
     assert session.choose_engine(None, master=named, conf={}, driver_memory="1g") == ("spark", reason)
+
+
+@pytest.mark.parametrize("memory", ["lots", "1", "1gb", "-1g", "", "1.5g", "511m", "65t", "999999999999999g"])
+def test_invalid_memory_is_refused(memory):
+    with pytest.raises(UsageError, match="driver memory"):
+        session.build_session(driver_memory=memory)
 
 
 def test_pyspark_without_pandas_is_a_missing_extra(monkeypatch):
@@ -113,7 +119,6 @@ def test_interrupt_while_spark_starts_is_not_delayed_and_its_handler_stays(monke
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise OSError
 
-    monkeypatch.setattr("pyspark.SparkContext._gateway", "runs already")
     for start, error in ((press, KeyboardInterrupt), (set_handler, OSError)):
         monkeypatch.setattr("pyspark.SparkContext.getOrCreate", start)
         with pytest.raises(error):
