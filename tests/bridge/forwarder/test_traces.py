@@ -154,14 +154,15 @@ def test_what_was_committed_before_a_failure_is_counted(receiver, delivery, tmp_
 
 @pytest.mark.parametrize("wall_ms", [0, START_MS - 500], ids=["", "the broker's clock is ahead"])
 def test_settled_message_is_neither_landed_nor_delivered_again(receiver, delivery, tmp_path, wall_ms):
-    log = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3"), before("M4", "R4")))
+    log, commits = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3"), before("M4", "R4"))), []
     clock = ManualClock(wall_ns=wall_ms * 1_000_000) if wall_ms else ManualClock()
 
     def run(source):
         spans = SpanForwarding(delivery, resume_file=ResumeFile(tmp_path / "memory.json"), clock=clock)
-        return forward_once(source, LandingWriter(tmp_path, max_part_bytes=1), spans=spans), spans.counts
+        landing = LandingWriter(tmp_path, max_part_bytes=1)
+        return forward_once(source, landing, spans=spans, on_commit=commits.append), spans.counts
 
-    assert run(log)[0].spans == 2
+    assert run(log)[0].spans == sum(each.spans for each in commits) == 2
     clock.advance(ms=100)
     again, counts = run(log.restarted())
     assert (again.messages, again.spans, counts.records, counts.pending) == (0, 0, 2, 2)

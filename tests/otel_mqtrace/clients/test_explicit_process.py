@@ -128,21 +128,24 @@ def test_second_block_of_a_message_or_its_copy_has_a_second_span(consuming, span
     assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 2
 
 
-def test_blocks_share_the_span_of_the_first_batch_and_have_their_own_until_one_is_missing(consuming, spans, unhandled):
+@pytest.mark.parametrize("batches", [1, 2])
+def test_blocks_share_the_span_of_the_first_batch_and_have_their_own_until_one_is_missing(
+    consuming, spans, unhandled, batches
+):
     consumer = consuming(*[b"x"] * 9)
     with process(consume(consumer, 2)[0]):
         pass  # a block for one message alone says nothing about the next ones
-    for _ in range(2):
+    for _ in range(batches):
         for message in process.each(consume(consumer, 2)):
             assert message.value() == b"x"
-    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 2, 1, 1]
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 2, *[1, 1] * (batches - 1)]
     missed = poll(consumer)
     for _ in range(2):
         poll(consumer)
     consumer.close()
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
     MqTraceInstrumentor().uninstrument()
-    assert (missed.offset(), unhandled()) == (6, {"handed_over_unhandled": 1})
+    assert (missed.offset(), unhandled()) == (2 + 2 * batches, {"handed_over_unhandled": 1})
 
 
 def test_messages_of_an_excluded_topic_do_not_wait_for_blocks(consuming, spans, fill, kafka, topic):

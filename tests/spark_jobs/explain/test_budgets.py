@@ -113,6 +113,7 @@ def test_lost_end_of_a_delivery_uses_its_drop(outcome):
 
 def test_surplus_of_a_counter_is_reported(outcome):
     report = outcome.budgets.summarise()
+    assert outcome.budgets.is_wanted
     assert report.attributed == {"native": 17, "otlp": 5}
     assert report.surplus == {"native": 2000, "otlp": 900}
     assert sum(row["reason"] == "DROP_ATTRIBUTED" for row in outcome.rows) == 21

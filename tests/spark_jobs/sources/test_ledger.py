@@ -67,16 +67,12 @@ def test_own_ledger_file_is_read_completely(read):
     assert read(own(ROW)).drops[0].process is None
     (unknown,) = read(own({"side": "native", "count": 3})).drops
     assert unknown == CountedDrop(side="native", component="unknown", cause="unknown", count=3)
-
-
-def test_lost_start_differs_from_a_lost_end(read):
-    starts = read(own({**ROW, "side": "native", "component": "NativeKafkaSpanExporter start"}, ROW)).drops
-    assert [drop.of_start for drop in starts] == [True, False]
-
-
-def test_bucket_of_time_zero_is_no_bucket(read):
-    """Where our ledger has no room left for buckets it still counts."""
-    assert buckets(read(own({**ROW, "bucket_start_ms": 0}))) == [(None, None, 12)]
+    start = {"side": "native", "component": "NativeKafkaSpanExporter start"}
+    without_room, surrogate = {"bucket_start_ms": 0}, {"cause": "\ud800"}
+    drops = read(own(*({**ROW, **changes} for changes in (start, without_room, surrogate))))
+    assert [drop.of_start for drop in drops.drops] == [True, False, False]
+    assert buckets(drops)[1] == (None, None, 12)
+    assert [drop.cause for drop in drops.drops] == ["queue_full", "queue_full", "?"]
 
 
 METRIC_NAMES = [f"otel_sdk_processor_span_processed{end}" for end in ("", "_total", "_spans_total", "__span__total")]
@@ -251,10 +247,6 @@ def test_reading_that_is_not_a_count_is_left_out_and_reported(read, value):
     for text in (samples, dump):
         counted = read(text)
         assert (counted.drops, counted.unusable) == ((), 1)
-
-
-def test_lone_surrogate_is_replaced(read):
-    assert [drop.cause for drop in read(own({**ROW, "cause": "\ud800"})).drops] == ["?"]
 
 
 def test_directory_is_read_once_and_may_be_empty(tmp_path):

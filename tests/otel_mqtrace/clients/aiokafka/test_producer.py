@@ -98,7 +98,7 @@ async def test_call_that_raises_is_recorded_as_an_error(sending, spans, topic):
             await producer.send(topic, b"x" * 200)
         with pytest.raises(AssertionError, match="key or value"):
             await producer.send(topic)
-        cancelled = asyncio.create_task(producer.send("never-created-yet", b"1"))
+        cancelled = asyncio.create_task(producer.send("never-created-yet", b"1", headers=[("DELAY", b"1")]))
         await let_others_run()
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -108,6 +108,7 @@ async def test_call_that_raises_is_recorded_as_an_error(sending, spans, topic):
     assert too_large.status.status_code is StatusCode.ERROR
     assert nothing.attributes["error.type"] == "AssertionError"
     assert cancelled.attributes["error.type"] == "CancelledError"
+    assert cancelled.attributes["messaging.message.body.size"] == 1
 
 
 async def test_send_the_broker_refuses_is_an_error(sending, spans, kafka, topic):
