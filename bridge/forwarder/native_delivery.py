@@ -218,7 +218,7 @@ class _LastFailure(DeliveryFailures):
 
     text = ""
 
-    def report(self, text: str, *, kind: str | None = None, rejected: bool = False) -> None:  # noqa: ARG002 - as declared
+    def report(self, text: str, *, kind: str | None = None) -> None:  # noqa: ARG002 - as declared
         for setting, name in _OPTIONS.items():
             text = text.replace(setting, name)
         self.text = text

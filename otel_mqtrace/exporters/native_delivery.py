@@ -45,41 +45,25 @@ class Undelivered:
 class DeliveryFailures:
     """Logs each kind of failure once as a warning, then at DEBUG.
 
-    ``lost`` is the word for what did not happen to traces. With :attr:`has_spool`, failures wait for :meth:`settle`.
+    ``lost`` is the word for what did not happen to traces, ``counted`` says where their number stands.
     """
 
     def __init__(self, lost: str = "delivered") -> None:
-        self.has_spool = False
+        self.counted = "in stats()"
         self._lost = lost
-        self._logged: set[tuple[str, bool]] = set()
-        self._unsettled: list[tuple[str, str]] = []
+        self._logged: set[str] = set()
 
-    def report(self, text: str, *, kind: str | None = None, rejected: bool = False) -> None:
-        """Log ``text``, one of a ``kind`` (else the text itself); no spool keeps ``rejected`` messages."""
+    def report(self, text: str, *, kind: str | None = None) -> None:
+        """Log ``text``, one of a ``kind`` (else the text itself)."""
         kind = text if kind is None else kind
-        if self.has_spool and not rejected:
-            self._unsettled.append((kind, text))
-        else:
-            self._log(kind, text, is_kept=False)
-
-    def settle(self, *, is_kept: bool) -> None:
-        """Log the failures that wait; ``is_kept``: their messages are all on disk."""
-        unsettled, self._unsettled = self._unsettled, []
-        for kind, text in unsettled:
-            self._log(kind, text, is_kept=is_kept)
-
-    def _log(self, kind: str, text: str, *, is_kept: bool) -> None:
-        level = logging.DEBUG if (kind, is_kept) in self._logged else logging.WARNING
-        self._logged.add((kind, is_kept))
-        if is_kept:
-            _logger.log(level, "mqtrace: native traces wait on disk: %s (logged once; counted as spooled)", text)
-        else:
-            line = "mqtrace: native traces are not %s: %s (logged once; counted in stats())"
-            _logger.log(level, line, self._lost, text)
+        level = logging.DEBUG if kind in self._logged else logging.WARNING
+        self._logged.add(kind)
+        line = "mqtrace: native traces are not %s: %s (logged once; counted %s)"
+        _logger.log(level, line, self._lost, text, self.counted)
 
     def after_fork(self) -> None:
-        """Log each failure again in a child, which has none of its parent's."""
-        self._logged, self._unsettled = set(), []
+        """Log each failure again in a child."""
+        self._logged = set()
 
 
 class MessageDelivery(ABC):
@@ -134,7 +118,7 @@ class SpooledDelivery(MessageDelivery):
 
     def __init__(self, inner: MessageDelivery, spool: Spool, *, timeout_ms: float, clock: Clock) -> None:
         super().__init__(clock, inner.failures)
-        self.failures.has_spool = True
+        self.failures.counted = "in stats(), those that wait on disk as spooled"
         self._inner = inner
         self._spool = spool
         self._timeout_ms = timeout_ms
@@ -215,7 +199,6 @@ class SpooledDelivery(MessageDelivery):
 
     def _keep(self, left: Undelivered) -> Undelivered:
         taken = self._spool.put(left.retriable) if left.retriable else 0
-        self.failures.settle(is_kept=taken == len(left.retriable))
         self._counts["spooled"] += taken
         return Undelivered(left.retriable[taken:], left.rejected)
 
@@ -225,7 +208,6 @@ class SpooledDelivery(MessageDelivery):
         if not waiting:
             return True
         left = self._send([each.message for each in waiting], deadline, within_ms)
-        self.failures.settle(is_kept=True)
         retriable = set(map(id, left.retriable))
         done = [each for each in waiting if id(each.message) not in retriable]
         self._counts["replay_refused"] += len(left.rejected)
@@ -302,7 +284,7 @@ class NativeExporter(SpanExporter):
             undelivered = self._delivery.deliver(packed.messages, deadline).messages
         self._outcome = self._packer.settle(sum(map(len, batches)), packed, undelivered)
         if packed.first_error is not None:
-            self._delivery.failures.report(packed.first_error, rejected=True)
+            self._delivery.failures.report(packed.first_error)
         return SpanExportResult.FAILURE if undelivered else SpanExportResult.SUCCESS
 
     def take_outcome(self) -> ExportOutcome | None:

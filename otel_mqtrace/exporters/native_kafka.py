@@ -200,7 +200,7 @@ class TraceProducer(MessageDelivery):
         topic, servers = self._settings.trace_topic, without_password(servers_of(self._properties()))
         for code, text in list(delivery.errors.items()):
             failure = _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=servers, code=code, text=text)
-            self.failures.report(failure, rejected=code in _REJECTED)
+            self.failures.report(failure)
         return delivery.undelivered()
 
     def _produce(

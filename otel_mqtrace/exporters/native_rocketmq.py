@@ -119,7 +119,7 @@ class RocketMqTraceProducer(MessageDelivery):
             self._delivering.release()
         for each in attempts:
             if each.error is not None and not each.is_sent:
-                self.failures.report(str(each.error), kind=_kind_of(each.error), rejected=each.is_rejected)
+                self.failures.report(str(each.error), kind=_kind_of(each.error))
         return Undelivered(
             tuple(each.message for each in attempts if each.is_open),
             tuple(each.message for each in attempts if each.is_rejected),
