@@ -250,6 +250,6 @@ def test_target_of_an_interrupted_delivery_is_closed_at_once():
 @pytest.mark.parametrize("native", ["kafka://127.0.0.1:1/T", "rocketmq://127.0.0.1:1/T", "out"])
 def test_unknown_dialect_is_refused_without_a_warning(native, source, monkeypatch, caplog):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
-    with pytest.raises(UsageError, match="no release 6.6.6 of RocketMQ is known"):
+    with pytest.raises(UsageError, match=r"no release 6\.6\.6 of RocketMQ is known"):
         run(ForwardOptions(source=str(source), native=native, dialect="6.6.6", once=True))
     assert caplog.records == []
