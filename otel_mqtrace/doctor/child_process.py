@@ -127,24 +127,8 @@ def _judge_process(checkup: Checkup, report: Mapping[str, Any]) -> None:
     if traced:
         _judge_recording(checkup, report, traced, process)
     for warning in report["warnings"]:
-        if not _has_finding(checkup, warning):
+        if not any(warning in each.what or warning in each.fix for each in checkup.findings):
             checkup.add("warned", where=process, warning=warning)
-
-
-_EXPLAINED: Final = {
-    "stepped_back": "already wraps",
-    "client_broken": "cannot be imported",
-    "no_provider": "without an SDK TracerProvider",
-    "spans_lost": "lost",
-}
-"""Finding → words of the equivalent warning."""
-
-
-def _has_finding(checkup: Checkup, warning: str) -> bool:
-    return any(
-        warning in each.what or warning in each.fix or (each.code in _EXPLAINED and _EXPLAINED[each.code] in warning)
-        for each in checkup.findings
-    )
 
 
 _UNINSTRUMENTED: Final = {

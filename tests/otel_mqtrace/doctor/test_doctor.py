@@ -415,7 +415,7 @@ def test_everything_untraced_is_reported(application, ask, kafka, topic):
     code, findings, facts = ask("--", *application(BROKEN), kafka.bootstrap_servers, topic)
     assert code == 1
     untraced = {"client_untraced", "name_bound_before", "untraceable_class", "class_of_original"}
-    assert set(findings) == {*untraced, "wrapped_twice", "no_provider"}
+    assert set(findings) == {*untraced, "wrapped_twice", "no_provider", "warned"}
     assert "Datadog" in findings["wrapped_twice"]["what"]
     assert facts["command"]["exit_code"] == 0
 
