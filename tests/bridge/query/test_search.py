@@ -87,9 +87,6 @@ def test_producer_without_a_send_has_a_row_by_its_transaction_or_recall():
         (row,) = rows_of(story, query)
         assert (row.role, row.group, row.outcome.value) == ("producer", "shop", "unknown")
         assert (row.time_ms, row.attempts) == (T0, 0)
-
-
-def test_end_without_a_group_has_a_row_where_its_message_has_no_other():
     nameless = end(T0, TransactionState.COMMIT_MESSAGE)._replace(group_name="")
     for events, groups in (([nameless], [None]), ([nameless, pub()], ["shop"])):
         (story,) = searching.search(Shelf(landed(*events)), Query(), BodyDecoder(), limit=1).stories
