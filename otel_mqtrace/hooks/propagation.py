@@ -42,10 +42,12 @@ SPECIAL_HEADERS: Final = frozenset(
 # -- headers ----------------------------------------------------------------------------------------------------
 def pairs_of(headers: object) -> list[Header] | None:
     """Return a copy of ``headers`` as pairs, or ``None`` for what the client will refuse."""
-    if not isinstance(headers, (Mapping, list, type(None))):
-        return None
-    pairs = list(each_header(headers or ()))
-    return pairs if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs) else None  # noqa: PLR2004 - a pair
+    if headers is None:
+        return []
+    if isinstance(headers, list):
+        are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in headers)  # noqa: PLR2004 - a pair
+        return headers.copy() if are_pairs else None
+    return list(headers.items()) if isinstance(headers, Mapping) else None
 
 
 def each_header(headers: Headers | HeaderIndex) -> Iterable[Header]:
