@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import pickle
 import re
 from functools import partial
@@ -228,9 +229,14 @@ def test_part_that_a_store_refuses_is_uploaded_by_the_next_attempt(tmp_path, mon
     damaged = native / "date=1970-01-02" / "part-damaged.parquet"
     parquet.write_table(pa.table({"arrival_ms": [1], "body": [b"x"]}), damaged)
     damaged.write_bytes(b"PAR1" + b"\xff" * 16 + damaged.read_bytes()[20:])
+    growing, abandoned = (native / "date=1970-01-02" / f".part-{name}" for name in ("growing", "abandoned"))
+    growing.touch()
+    abandoned.touch()
+    os.utime(abandoned, (0, 0))
     following = StoreLanding(paths.as_path("s3a://bucket/landing"), format=suffix)
     following.write(messages)
     assert len(following.finish()) == 2
+    assert (growing.exists(), abandoned.exists()) == (True, False)
 
 
 def test_tilde_that_no_shell_expanded_is_the_name_of_a_directory(tmp_path, monkeypatch):
