@@ -154,7 +154,7 @@ def _setting(
 ) -> Any:
     """Return the field of one setting.
 
-    ``read`` takes a text or an object and returns the value; its error of ``_accept`` describes the valid values.
+    ``read`` takes a text or an object and returns the value; the text of its error describes the valid values.
     ``unset`` describes the default where ``default`` is ``None``.
     """
     metadata = {"read": read, "unset": unset}

@@ -201,7 +201,7 @@ class _Message:
         place = self._place()
         own_id = None if self._dotted_place() is not None else _present(self.given_id)
         return TraceBean(
-            topic=self._name(self.fields.present("topic")),
+            topic=self._strip_namespace(self.fields.present("topic")),
             msg_id=own_id or place,
             offset_msg_id=place,
             tags=self.fields.present("tags"),
@@ -221,9 +221,9 @@ class _Message:
         group = self.fields.present("group_name")
         if group is None and role.kind == "consume":
             group = group_of_thread(self.fields.text("thread_name") or "")
-        return self._name(group)
+        return self._strip_namespace(group)
 
-    def _name(self, name: str | None) -> str | None:
+    def _strip_namespace(self, name: str | None) -> str | None:
         """Return a topic or group without its namespace; a group of Kafka may have a % in its name."""
         is_of_kafka = self.fields.text("system") == _KAFKA
         return name if name is None or is_of_kafka else strip_namespace(name)

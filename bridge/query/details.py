@@ -52,13 +52,13 @@ def details_of(story: MessageTimeline) -> Iterator[tuple[str, list[Detail]]]:
     for send in story.sends:
         by_group.setdefault(send.group, []).append(send)
     for group, sends in by_group.items():
-        yield title_of(Kind.SEND, group), _details(sends)
+        yield title_of(Kind.SEND, group), _describe_steps(sends)
     if story.transaction_ends:
-        yield "Transaction", _details(story.transaction_ends)
+        yield "Transaction", _describe_steps(story.transaction_ends)
     if story.recalls:
-        yield "Recall", _details(story.recalls)
+        yield "Recall", _describe_steps(story.recalls)
     for consumer in story.groups:
-        yield title_of(Kind.CONSUME, consumer.group), _details(consumer.attempts)
+        yield title_of(Kind.CONSUME, consumer.group), _describe_steps(consumer.attempts)
 
 
 def title_of(kind: Kind, group: str | None) -> str:
@@ -124,11 +124,11 @@ def places_of(places: Sequence[Place]) -> str:
     )
 
 
-def _details(steps: Sequence[Step]) -> list[Detail]:
-    return [(_headline(number, step), tuple(_facts(step))) for number, step in enumerate(steps, start=1)]
+def _describe_steps(steps: Sequence[Step]) -> list[Detail]:
+    return [(_describe_step(number, step), tuple(_facts(step))) for number, step in enumerate(steps, start=1)]
 
 
-def _headline(number: int, step: Step) -> str:
+def _describe_step(number: int, step: Step) -> str:
     if step.kind is Kind.TRANSACTION_END:
         return describe_end(step)
     if step.kind is Kind.SEND:

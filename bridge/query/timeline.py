@@ -256,9 +256,9 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
         keys=_list_distinct(
             key for sighting in in_order for key in (text_or_none(sighting.bean.keys) or "").split(KEY_SEPARATOR)
         ),
-        sends=tuple(_step(Kind.SEND, one) for one in of_type[TraceType.PUB]),
-        transaction_ends=tuple(_step(Kind.TRANSACTION_END, one) for one in of_type[TraceType.END_TRANSACTION]),
-        recalls=tuple(_step(Kind.RECALL, one) for one in of_type[TraceType.RECALL]),
+        sends=tuple(_make_step(Kind.SEND, one) for one in of_type[TraceType.PUB]),
+        transaction_ends=tuple(_make_step(Kind.TRANSACTION_END, one) for one in of_type[TraceType.END_TRANSACTION]),
+        recalls=tuple(_make_step(Kind.RECALL, one) for one in of_type[TraceType.RECALL]),
         groups=consumed_by([*of_type[TraceType.SUB_BEFORE], *of_type[TraceType.SUB_AFTER]]),
         bad=tuple(one for one in bad if one.place.rank[:-1] in held or msg_id in one.names),
         records=len(in_order),
@@ -266,7 +266,7 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
     )
 
 
-def _step(kind: Kind, sighting: Sighting) -> Step:
+def _make_step(kind: Kind, sighting: Sighting) -> Step:
     trace_ctx, bean = sighting.trace_ctx, sighting.bean
     begin_ms, cost_ms = started_ms(trace_ctx), trace_ctx.cost_ms
     recorded: dict[str, Any] = {

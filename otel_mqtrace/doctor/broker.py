@@ -30,7 +30,7 @@ _MOST_SKEW_MS: Final = 1_000
 _EXPORTER, _ROCKETMQ_EXPORTER = "mqtrace_native", "mqtrace_native_rocketmq"
 _LANE: Final = NativeKafkaSpanExporter.__name__
 _SPOOLED: Final = "wait on disk"
-"""What the exporter's line about its spool has in it: a spool may be set in code."""
+"""What each failure of an exporter with a spool has in its line: a spool may be set in code."""
 _NO_CONTROLLER: Final = "not measured: the brokers name no controller, which would answer"
 _WILL_BE_CREATED: Final = "the trace topic is missing and will be created by the first export"
 _LEGAL_TOPIC: Final = {

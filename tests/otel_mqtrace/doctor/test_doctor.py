@@ -331,7 +331,7 @@ def test_endpoint_is_probed_for_exporters_that_send_to_it(exporter, is_used):
     [
         (None, [], []),
         ("spool", [], ["broker_unreachable"]),
-        (None, ["native traces wait on disk: the broker is away"], ["broker_unreachable"]),
+        (None, ["native traces are not delivered (those that wait on disk as spooled)"], ["broker_unreachable"]),
     ],
 )
 def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir, warnings, findings, monkeypatch):

@@ -70,10 +70,8 @@ WRITERS = {
     "send by old Go": (f"{PUB}\x02", ("go-2.1.0",)),
     "send by Go": (f"{PUB}\x01host\x02", ("go-2.1.1",)),
     "shapes of several clients": (f"{SUB_BEFORE}k\x01host\x02{SUB_AFTER}k\x02", ()),
-    "Rust over CLOUD": (
-        f"{SUB_BEFORE}\x02{SUB_AFTER}\x010\x01\x02",
-        ("rust",),
-    ),  # an empty eighth field, as Java's newest
+    # an empty eighth field, as Java's newest
+    "Rust over CLOUD": (f"{SUB_BEFORE}\x02{SUB_AFTER}\x010\x01\x02", ("rust",)),
 }
 
 

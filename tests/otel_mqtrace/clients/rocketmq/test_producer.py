@@ -184,7 +184,7 @@ def test_producer_made_before_is_traced_until_uninstrument_unless_excluded_or_su
 ):
     producer = started(rocketmq.Producer)
     instrument(topic_exclude=topic)
-    producer.send(message())
+    producer.recall_message(topic, producer.send(message(delivery_timestamp=1_800_000_000)).recall_handle)
     RocketMqInstrumentor().uninstrument()
     instrument()
     with suppress_instrumentation():
