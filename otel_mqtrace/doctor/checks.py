@@ -156,16 +156,21 @@ def _check_instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> Non
     instrumentors = {point.name for point in entry_points(group=_INSTRUMENTORS)}
     disabled = {name.strip() for name in environ.get(_DISABLED, "").split(",")}
     checkup.facts["instrumentations"] = {"installed": sorted(instrumentors), "disabled": sorted(disabled - {""})}
-    ours = sorted(name for name in instrumentors if name.startswith(_OURS))
-    if not ours:
+    if not any(name.startswith(_OURS) for name in instrumentors):
         checkup.add("entry_point_missing", where=f"entry points {_INSTRUMENTORS}")
-    if off := [name for name in (*ours, "*") if name in disabled]:
+    if off := list_disabled(environ):
         checkup.add("instrumentation_disabled", where=_DISABLED, names=", ".join(off))
     for client, others in INSTRUMENTATIONS.items():
         for each in others if _find_version(client) else ():
             if _is_active(each, instrumentors, environ):
                 where, switch = each.distribution, each.switched_off_by
                 checkup.add("other_instrumentation", where=where, name=each.name, client=client, switch=switch)
+
+
+def list_disabled(environ: Mapping[str, str]) -> list[str]:
+    """Return the instrumentations of ours that are switched off by name, or ``*``."""
+    ours = {point.name for point in entry_points(group=_INSTRUMENTORS) if point.name.startswith(_OURS)}
+    return sorted((ours | {"*"}) & {name.strip() for name in environ.get(_DISABLED, "").split(",")})
 
 
 def _is_active(other: Instrumentation, instrumentors: set[str], environ: Mapping[str, str]) -> bool:

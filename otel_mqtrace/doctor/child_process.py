@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError, describe_install, describe_reason
+from otel_mqtrace.doctor.checks import list_disabled
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]], command: Se
     if any(has_ended for has_ended, _ in accounts) and not any(account["offered"] for _, account in accounts):
         checkup.add("nothing_recorded", where="the command")
     outcomes = [client["outcome"] for each in reports for client in each["clients"].values()]
-    is_tried = "mqtrace_" not in os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")  # else that is the finding
+    is_tried = not list_disabled(os.environ)  # else that is the finding
     if is_tried and set(outcomes) == {"no_client"}:
         checkup.add("client_missing/command", where="the command", install=describe_install("kafka"))
     elif is_tried and _INSTRUMENTED not in outcomes and checkup.healthy:

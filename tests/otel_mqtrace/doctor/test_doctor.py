@@ -542,9 +542,10 @@ def test_report_of_a_process_becomes_findings(changes, findings):
     assert [each.code for each in _findings(_output(**changes))] == findings
 
 
-def test_client_whose_instrumentation_is_disabled_is_not_missing(monkeypatch):
-    monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "mqtrace_confluent_kafka")
-    assert _findings(_output(outcome="no_client", client="aiokafka")) == []
+@pytest.mark.parametrize(("disabled", "is_missing"), [("mqtrace_confluent_kafka", False), ("mqtrace_kafka", True)])
+def test_client_is_missing_unless_an_instrumentation_of_ours_is_disabled(monkeypatch, disabled, is_missing):
+    monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", disabled)
+    assert len(_findings(_output(outcome="no_client", client="aiokafka"))) == is_missing
 
 
 def test_process_without_a_span_beside_one_with_spans_is_no_finding():
