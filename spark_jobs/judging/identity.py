@@ -87,10 +87,10 @@ IDENTITY_COLUMNS: Final = (
 def identify(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Ints:
     """Return a number that is equal on both sides for one event of one message.
 
-    publish: the offset id, else the start. consume: group (without prefixes) and attempt. transaction_end: transaction,
-    state, check and start (a broker may check, and so end, one transaction again and again). recall: topic and start (a
-    second recall of one message is another event). Rows of writers that record none of this are only like themselves:
-    pairing is for them.
+    publish: the offset id, else the start. consume: group and attempt. transaction_end: transaction, state, check and
+    start (a broker may check, and so end, one transaction again and again). recall: topic and start (a second recall of
+    one message is another event). Topics and groups count without prefixes. Rows of writers that record none of this
+    are only like themselves: pairing is for them.
     """
     found, size = np.full(len(kinds), -1, np.int32), 0
     for mask, fields in _find_cases(events, kinds, is_native).values():
@@ -137,7 +137,7 @@ def _find_cases(events: Mapping[str, Column], kinds: Ints, is_native: Mask) -> d
 
 def _make_comparable(events: Mapping[str, Column], field: str) -> Column:
     column = events[field]
-    if field == "group_name" and any("%" in name for name in encode(column).words):
+    if field in {"group_name", "topic"} and any("%" in name for name in encode(column).words):
         column = bare_names(column)
     is_text = column.null_count and pa.types.is_string(getattr(column.type, "value_type", column.type))
     return column.cast(pa.string()).fill_null("") if is_text else column

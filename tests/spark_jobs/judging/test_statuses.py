@@ -78,6 +78,12 @@ STORIES = {
         also={"key_level": 1},
         fields={"group_name": "EQUAL_NORMALISED"},
     ),
+    "a recall from a topic whose namespace a side cuts off is one key": Story(
+        [publish("native", "M") | {"kind": "recall"}, publish("otlp", "M", topic="ns1%orders") | {"kind": "recall"}],
+        "MATCHED_NORMALISED",
+        kind="recall",
+        also={"key_level": 1},
+    ),
     "the native wire carries no topic of a delivery: not comparable, and taken from the send": Story(
         [*both("M"), *delivery("M"), consumed("M", topic=None)],
         "MATCHED_EXACT",
