@@ -81,7 +81,7 @@ class History:
         return len([*self._files(run, _EVENTS), *self._files(run, _CLOSED)]) + (used is not None and used.exists())
 
     def check_files(self) -> None:
-        """Raise ``UnreadableInputError`` if files that the last run left are gone: with them its open keys would be."""
+        """Raise ``UnreadableInputError`` if a file that the last run left is gone: its open keys would be forgotten."""
         left = self.runs[-1].get("open_files", 0) if self.runs else 0
         found = self._count_files(self.last_run)
         if found < left:

@@ -54,9 +54,9 @@ CANDIDATES: Final = "candidates-"
 class BucketPlan:
     """What every bucket is judged by, and the directories its verdicts go to: those with a reason, those without.
 
-    ``plan`` is of the ``policy`` and the ``facts``; ``near`` is that of ``explain.budgets.note_settled``. Where there
-    is a history, ``run`` is the number of this run, ``closed`` are files of ``lifecycle.CLOSED``, and ``left_open`` is
-    the directory of the events that the next run takes over.
+    ``plan`` is made of the ``policy`` and the ``facts``; ``near`` is that of ``explain.budgets.note_settled``. With a
+    history, ``run`` is the number of this run and ``closed`` are files of ``lifecycle.CLOSED``. ``left_open`` is then
+    the directory for the events that the next run takes over.
     """
 
     policy: Policy

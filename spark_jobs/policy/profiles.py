@@ -151,7 +151,7 @@ def _unrecorded(rule: str, description: str, **fields: Any) -> ByDesign:
 
 NAMED_LIKE_TRACE_TOPIC: Final = _unrecorded(
     "rocketmq_skips_topics_named_like_the_trace_topic",
-    "a topic whose name begins like RocketMQ's trace topic, or, without any record, like the one read",
+    "a topic whose name begins like RocketMQ's trace topic or, if no record names it, like the one that was read",
     when=_is_named_like_the_trace_topic,
 )
 _FROM_THE_KEY: Final = (

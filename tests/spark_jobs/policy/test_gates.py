@@ -104,10 +104,8 @@ def test_empty_side_is_inconclusive(in_scope):
     doubt = find_doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
     assert doubt is not None
     unreadable = find_doubt(tally(), replace(FACTS, in_scope=in_scope, malformed={"native": 1, "otlp": 1}), POLICY)
-    assert ("swapped" in doubt, "--charset, and that --native and --otlp are not swapped" in unreadable) == (
-        False,
-        True,
-    )
+    assert "swapped" not in doubt
+    assert "--charset, and that --native and --otlp are not swapped" in unreadable
     assert "no new events" in doubt  # there are keys: a history brought them
     for side, name in (("native", "the native side"), ("otlp", "the OTLP side")):
         assert (name in doubt) is (not in_scope.get(side))
@@ -130,9 +128,7 @@ def test_inputs_without_a_common_key_are_inconclusive():
     strangers = tally(status=status, keys=keys, fields={}, reason=Counter(WRITER_SILENT=10))
     assert "no event is on both sides" in find_doubt(strangers, FACTS, POLICY)
     outside = tally(keys=Counter(otlp=5))
-    assert "no events are in scope in the native side: check the sources, the window" in find_doubt(
-        outside, FACTS, POLICY
-    )
+    assert "no events are in scope in the native side: check the sources, the w" in find_doubt(outside, FACTS, POLICY)
 
 
 @pytest.mark.parametrize(("end_ms", "conclusive"), [(540_000, True), (540_001, False), (4_200_000, False)])
