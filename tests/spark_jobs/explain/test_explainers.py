@@ -203,6 +203,7 @@ def test_explainers_are_tried_in_the_order_of_their_reasons():
 
 ENDED = "0D0D0D0D0D0D"
 MISSING = {
+    "BY_DESIGN": [publish("otlp", "NAMED", at_ms=50_000, topic="trace-of-orders-2")],
     "WRITER_SILENT": [taken(f"QUIET{number}", group="quiet", at_ms=2_000 * number) for number in range(20)],
     "SHUTDOWN_WINDOW": [*sent(1, at_ms=0, process=ENDED), sent(2, at_ms=100, process=ENDED)[0]],
     "LATE_BEYOND_RETENTION": [publish("native", "EARLY", at_ms=-100_000)],

@@ -44,10 +44,15 @@ class RunRows:
         return {row["msg_id"]: row for row in rows}
 
 
-def run(root: Path, events: list[dict[str, Any]], *, begin_ms: int | None = None, **how: Any) -> RunRows:
-    rules = replace(read_policy(None), begin_ms=begin_ms)
+def run(
+    root: Path, events: list[dict[str, Any]], *, begin_ms: int | None = None, writer: str = "mqtrace", **how: Any
+) -> RunRows:
+    rules = replace(read_policy(None, native_writer=writer), begin_ms=begin_ms)
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
-        sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
+        sides = (
+            replace(_side(place.work, events, "native"), trace_topics=("traces",)),
+            _side(place.work, events, "otlp"),
+        )
         reconciled = reconcile(place, sides, rules, progress=no_progress, **how)
         result = conclude(place, reconciled, no_report, out=root)
     return RunRows(root, result, read_verdicts(root))
@@ -110,6 +115,11 @@ def lifecycle_of(run):
     return {
         msg_id: (row["lifecycle"], row["first_seen_run"]) for msg_id, row in run.verdicts.items() if row["lifecycle"]
     }
+
+
+def test_send_to_a_topic_named_like_the_trace_topic_that_was_read_is_by_design(tmp_path):
+    sends = [publish("otlp", "T", topic="traces-2"), *both("A"), *both("Z", at_ms=10 * MINUTE_MS)]
+    assert run(tmp_path, sends, writer="rocketmq-5.3.3").verdicts["T"]["reason"] == "BY_DESIGN"
 
 
 def test_key_that_the_first_run_leaves_open_is_new(days):
