@@ -86,6 +86,13 @@ if hasattr(os, "register_at_fork"):  # can never be taken back: one for all
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def never_collect(item: object) -> None:
+    """Keep ``item`` until the process is gone: its destructor does not run, as it would when the interpreter ends."""
+    with suppress(ImportError):  # a Python can be built without
+        ctypes: Any = import_module("ctypes")
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
+
+
 def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
     """Call ``callback`` at the end of a child that multiprocessing or Celery's billiard forked, by falling priority.
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from otel_mqtrace._workers import LiveObjects, restart_in_child
+from otel_mqtrace._workers import LiveObjects, never_collect, restart_in_child
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, ends_at_exit, when_collected
 from otel_mqtrace.hooks.process import Owner
@@ -151,7 +151,24 @@ def attach_state(client: Any, state: _S) -> _S:
     if kept is state:
         with suppress(TypeError):  # __slots__ without __weakref__
             when_collected(client, state.abandon)
+            _attached.add(client)
     return kept
+
+
+class _Attached(LiveObjects[Any]):
+    """The clients that have a state; a forked child never collects those of its parent.
+
+    The destructor of librdkafka's joins threads that a child does not have. That crashes once their stacks are gone:
+    where the parent had more than some five threads, ours among them, and the child ended some of its own.
+    """
+
+    def after_fork(self) -> None:
+        for client in self.all():
+            never_collect(client)
+
+
+_attached: Final = _Attached()
+restart_in_child(_attached)
 
 
 MAX_MESSAGES: Final = 10_000

@@ -6,7 +6,6 @@ never opens a connection, and a forked child opens its own.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from concurrent.futures import wait
 from pathlib import Path
@@ -22,7 +21,7 @@ from otel_mqtrace._errors import (
     raised_failure,
     reraise_from_signal_handler,
 )
-from otel_mqtrace._workers import call_blocking
+from otel_mqtrace._workers import call_blocking, never_collect
 from otel_mqtrace.client_properties import (
     application_kafka_config,
     error_name,
@@ -172,8 +171,7 @@ class TraceProducer(MessageDelivery):
         super().after_fork()
         inherited, self._producer = self._producer, None
         if inherited is not None:
-            # Its destructor would join threads that do not exist here and hang: it must never run.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+            never_collect(inherited)  # its destructor would join threads that do not exist here, and hang
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
