@@ -28,7 +28,7 @@ from spark_jobs.schemas import CountedDrop
 from spark_jobs.taxonomy import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bridge.storage.paths import AnyPath
     from spark_jobs.report.result import Result, SideInputs
@@ -81,12 +81,17 @@ class History:
         return len([*self._files(run, _EVENTS), *self._files(run, _CLOSED)]) + (used is not None and used.exists())
 
     def check_files(self) -> None:
-        """Raise ``UnreadableInputError`` if a file that the last run left is gone: its open keys would be forgotten."""
+        """Raise ``UnreadableInputError`` if a file or line of the last run is gone: open keys would be forgotten."""
         left = self.runs[-1].get("open_files", 0) if self.runs else 0
         found = self._count_files(self.last_run)
+        newest = max(map(_run_of, _list_states(self.directory)), default=0) if self.directory else 0
         if found < left:
             place = f"{self.directory} has {found} of the {left} files that run {self.last_run} left"
-            raise UnreadableInputError(f"{place}: restore {RUNS} and {_STATE}/, or name another --history")
+        elif newest > self.last_run + 1:  # the next run may have been killed before its line was written
+            place = f"{self.directory} has files of run {newest}, but no line of run {newest - 1}"
+        else:
+            return
+        raise UnreadableInputError(f"{place}: restore {RUNS} and {_STATE}/, or name another --history")
 
     def used_drops(self) -> tuple[CountedDrop, ...]:
         """Return the counted losses that were spent on keys left open, and how many of each.
@@ -226,10 +231,19 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
     return tuple(runs)
 
 
+def _list_states(directory: AnyPath) -> Iterable[AnyPath]:
+    return (directory / _STATE).glob("run=*")
+
+
+def _run_of(state: AnyPath) -> int:
+    number = state.name.partition("=")[2]
+    return int(number) if number.isdecimal() else 0
+
+
 def _drop_states(directory: AnyPath, *, keep: int | None) -> None:
     """Remove every state but the one of run ``keep``: superseded, or of a run that never ended."""
-    for state in (directory / _STATE).glob("run=*"):
-        if state.name != f"run={keep}":
+    for state in _list_states(directory):
+        if _run_of(state) != keep:
             remove_tree(str(state))
     with suppress(OSError):
         (directory / _STATE).rmdir()

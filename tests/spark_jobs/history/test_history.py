@@ -9,6 +9,7 @@ import pytest
 from otel_mqtrace._clock import WallNs
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.history import history
+from spark_jobs.history.history import RUNS
 from spark_jobs.history.lifecycle import CLOSED, read_closed
 from spark_jobs.schemas import EVENT, CountedDrop
 from tests.support.events import START_MS, publish
@@ -85,18 +86,19 @@ def test_state_of_a_run_that_failed_is_dropped(kept):
         assert [path.name for path in (kept / "open").iterdir()] == ["run=1"]
 
 
-@pytest.mark.parametrize("lost", ["open/run=2/closed/part-00000.parquet", "open/run=2/paid.json", history.RUNS])
-def test_history_that_lost_a_file_or_the_end_of_its_last_line_is_refused(kept, lost):
+@pytest.mark.parametrize(
+    ("lost", "left"), [("open/run=2/closed/part-00000.parquet", 0), ("open/run=2/paid.json", 0), (RUNS, -3), (RUNS, 0)]
+)
+def test_history_that_lost_a_file_or_lines_is_refused(kept, lost, left):
     with history.open_history(kept) as past:
         past.keep_closed(history.read_rows(past.closed_files()[0], CLOSED))
         past.keep_used_drops([])
         past.commit({"run": 2})
-    if lost == history.RUNS:
-        (kept / lost).write_text((kept / lost).read_text()[:-3])
-    else:
-        (kept / lost).unlink()
+    (kept / lost).rename(kept / "whole")
+    if left:
+        (kept / lost).write_bytes((kept / "whole").read_bytes()[:left])
     for _ in range(2):  # a refusal removes nothing
-        with pytest.raises(UnreadableInputError, match=r"has . of the . files .* restore"), history.open_history(kept):
+        with pytest.raises(UnreadableInputError, match=r" has .*: restore"), history.open_history(kept):
             pass
     assert (kept / "open" / "run=2").exists()
 
