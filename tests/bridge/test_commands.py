@@ -296,7 +296,7 @@ def test_lines_behind_a_torn_one_or_a_mark_are_read_and_a_raw_body_may_quote_a_l
         (["encode", " "], "the file's name is empty: name a file, or give - for standard input"),
         (["encode", "."], ". is a directory: name a file in it"),
         (["encode", "kafka://b:1/t"], "cannot read kafka://b:1/t here; give a file, a directory or a glob"),
-        (["encode", "--dialect", ""], "no dialect '' can be written; name one of 4.4.0"),
+        (["encode", "--dialect", ""], "no dialect '' can be written; name a release of RocketMQ, as 4.4.0"),
         (["decode", "--charset", "klingon"], "--charset: unknown charset 'klingon'"),
         (["decode", "--charset", "punycode"], "unknown charset 'punycode'"),
         (["encode", "--charset", "klingon"], "--charset: unknown charset 'klingon'"),

@@ -96,7 +96,7 @@ def dialect_named(name: str) -> Dialect:
     if name in DIALECTS:
         return DIALECTS[name]
     if not _RELEASE.fullmatch(name):
-        raise UsageError(f"no dialect {name!r} can be written; name one of {', '.join(DIALECTS)}")
+        raise UsageError(f"no dialect {name!r} can be written; name a release of RocketMQ, as {', '.join(DIALECTS)}")
     release, nearest = parse_release(name), "4.4.0"
     for row in DIALECTS.values():
         first, last = row.first_and_last
