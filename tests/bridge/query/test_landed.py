@@ -125,10 +125,7 @@ def test_key_is_found_in_the_charset_of_the_bodies(tmp_path, charset):
     assert story.keys == ("订单-1",)
 
 
-ODD_LINES = [
-    *("no json", "[]", "null", '"text"', '{"body_base64": "!"}', '{"body_base64": 5}'),
-    "[" * 100_000,
-]
+ODD_LINES = [*("no json", "[]", "null", '"text"', '{"body_base64": "!"}', '{"body_base64": 5}'), "[" * 100_000]
 
 
 def test_odd_line_is_a_remark_and_its_neighbours_are_read(tmp_path, part):

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace.exporters.native_delivery import (
-    PATIENCE_MS,
-    MessageDelivery,
-    SpooledDelivery,
-    Undelivered,
-)
+from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, MessageDelivery, SpooledDelivery, Undelivered
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.exporters.spool import Spool, encode_frame

@@ -26,13 +26,7 @@ def read(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "expected_ms"),
-    [
-        ("0", 0),
-        ("250ms", 250),
-        ("1.5h", 5_400_000),
-        (" 2 d ", 172_800_000),
-        ("36500d", 36_500 * 86_400_000),
-    ],
+    [("0", 0), ("250ms", 250), ("1.5h", 5_400_000), (" 2 d ", 172_800_000), ("36500d", 36_500 * 86_400_000)],
 )
 def test_duration_is_a_number_and_a_unit(text, expected_ms):
     assert parse_duration_ms(text, name="--grace") == expected_ms
