@@ -58,7 +58,6 @@ class TraceMessage:
     value: bytes
     keys: str
     origins: tuple[int, ...]
-    contexts: int
 
 
 @dataclass(slots=True)
@@ -193,12 +192,7 @@ class Packing:
 
 
 def _make_message(bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int]) -> TraceMessage:
-    return TraceMessage(
-        value=b"".join(bodies),
-        keys=KEY_SEPARATOR.join(sorted(keys)),
-        origins=tuple(origins),
-        contexts=len(bodies),
-    )
+    return TraceMessage(value=b"".join(bodies), keys=KEY_SEPARATOR.join(sorted(keys)), origins=tuple(origins))
 
 
 def _split_by_topic(trace_ctx: TraceContext) -> list[TraceContext]:

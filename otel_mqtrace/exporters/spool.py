@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _SUFFIX: Final = ".mqspool"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
-# state (0 waits, 1 is delivered) · contexts · bytes of keys · bytes of value · CRC-32 of both; then keys and value
-_FRAME: Final = struct.Struct(">BIIII")
+# state (0 waits, 1 is delivered) · bytes of keys · bytes of value · CRC-32 of both; then keys and value
+_FRAME: Final = struct.Struct(">BIII")
 _DELIVERED: Final = b"\x01"
 _open_private: Final = partial(os.open, mode=0o600)
 
@@ -45,31 +45,13 @@ def encode_frame(message: TraceMessage) -> bytes:
     """Return ``message`` as it lies in a segment."""
     keys = message.keys.encode("utf-8", "replace")
     crc = zlib.crc32(message.value, zlib.crc32(keys))
-    return _FRAME.pack(0, message.contexts, len(keys), len(message.value), crc) + keys + message.value
+    return _FRAME.pack(0, len(keys), len(message.value), crc) + keys + message.value
 
 
 def _decode_frame(frame: bytes) -> TraceMessage:
-    _, contexts, keys_bytes, _, _ = _FRAME.unpack_from(frame)
+    _, keys_bytes, _, _ = _FRAME.unpack_from(frame)
     split = _FRAME.size + keys_bytes
-    return TraceMessage(
-        value=frame[split:],
-        keys=frame[_FRAME.size : split].decode("utf-8", "replace"),
-        origins=(),
-        contexts=contexts,
-    )
-
-
-def _find_frames(data: bytes) -> Iterator[tuple[int, int, bool]]:
-    """Yield start, end and whether it waits of each frame up to the first that is torn or damaged."""
-    start = 0
-    while len(data) - start >= _FRAME.size:
-        state, _, keys_bytes, value_bytes, crc = _FRAME.unpack_from(data, start)
-        text = memoryview(data)[start + _FRAME.size :][: keys_bytes + value_bytes]
-        if len(text) < keys_bytes + value_bytes or zlib.crc32(text) != crc:
-            return
-        end = start + _FRAME.size + len(text)
-        yield start, end, state == 0
-        start = end
+    return TraceMessage(value=frame[split:], keys=frame[_FRAME.size : split].decode("utf-8", "replace"), origins=())
 
 
 @dataclass(slots=True, eq=False)
@@ -88,11 +70,11 @@ class Segment:
         """Return whether the file was removed: no process could adopt what is written to it now."""
         return os.fstat(self.file.fileno()).st_nlink == 0
 
-    def keep(self, start: int, end: int) -> None:
-        """Have the frame between these offsets wait; it is the last one."""
-        self.sizes[start] = end - start
-        self.waiting_bytes += end - start
-        self.end = end
+    def keep(self, size: int) -> None:
+        """Have a frame of ``size`` bytes wait; it is the last one."""
+        self.sizes[self.end] = size
+        self.waiting_bytes += size
+        self.end += size
 
     def forget(self, offset: int) -> int:
         """Stop waiting for the frame at ``offset``; return its size, 0 when it did not wait."""
@@ -101,11 +83,16 @@ class Segment:
         return size
 
     def load(self) -> None:
-        """Find the frames that wait; the writer of a torn tail died before it confirmed what is there."""
+        """Find the frames that wait, up to one that is damaged or torn: its writer died before it confirmed it."""
         data = self.file.readall()
-        for start, end, waits in _find_frames(data):
-            self.keep(start, end)
-            if not waits:
+        while len(data) - self.end >= _FRAME.size:
+            state, keys_bytes, value_bytes, crc = _FRAME.unpack_from(data, self.end)
+            text = memoryview(data)[self.end + _FRAME.size :][: keys_bytes + value_bytes]
+            if len(text) < keys_bytes + value_bytes or zlib.crc32(text) != crc:
+                break
+            start = self.end
+            self.keep(_FRAME.size + len(text))
+            if state != 0:
                 self.forget(start)
         self.torn_bytes = len(data) - self.end
 
@@ -250,23 +237,24 @@ class Spool:
 
     def _append(self, segment: Segment, frames: Sequence[bytes]) -> int:
         """Append ``frames`` and sync; return how many are safe: none that the disk does not confirm."""
-        fd, ends = segment.file.fileno(), [segment.end]
+        fd, end, written = segment.file.fileno(), segment.end, 0
         with self._logging():
             for frame in frames:
-                if os.pwrite(fd, frame, ends[-1]) != len(frame):
+                if os.pwrite(fd, frame, end) != len(frame):
                     raise OSError("no room for a whole message: free space there, or set another MQTRACE_SPOOL_DIR")
-                ends.append(ends[-1] + len(frame))
+                end += len(frame)
+                written += 1
         try:
-            if len(ends) <= len(frames):
-                os.ftruncate(fd, ends[-1])  # half a frame must not lie before the next
+            if written < len(frames):
+                os.ftruncate(fd, end)  # half a frame must not lie before the next
             os.fsync(fd)
         except OSError:
             with self._logging():
                 os.ftruncate(fd, segment.end)
             raise
-        for start, end in itertools.pairwise(ends):
-            segment.keep(start, end)
-        return len(ends) - 1
+        for frame in frames[:written]:
+            segment.keep(len(frame))
+        return written
 
     def _encode_fitting(self, messages: Sequence[TraceMessage]) -> list[bytes]:
         room = self._max_bytes - self.waiting_bytes

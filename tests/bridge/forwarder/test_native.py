@@ -241,7 +241,7 @@ def test_target_of_an_interrupted_delivery_is_closed_at_once():
     sink = open_native(**properties, timeout_ms=30_000)
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - a timer set before it could go off before it
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        sink.write([TraceMessage(b"", "", (), 0)], 0)
+        sink.write([TraceMessage(b"", "", ())], 0)
     sink.close()
     signal.signal(signal.SIGALRM, before)
     assert time.monotonic() - started_s < 15

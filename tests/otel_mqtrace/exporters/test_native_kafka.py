@@ -386,7 +386,7 @@ def test_delivery_to_a_dead_broker_lets_other_greenlets_run(run_code):
         clock, other = SystemClock(), gevent.spawn(int)
         settings = Settings(bootstrap_servers=sys.argv[1], kafka_config={"log_level": 0})
         producer = TraceProducer(settings, timeout_ms=300, clock=clock)
-        message = TraceMessage(b"x", "key", (0,), 1)
+        message = TraceMessage(b"x", "key", (0,))
         assert producer.deliver([message], compute_deadline(clock, 300)).messages == (message,)
         assert other.ready()
         """,

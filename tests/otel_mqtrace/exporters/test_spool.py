@@ -25,7 +25,7 @@ PLENTY = 1024 * 1024
 
 
 def message(text, *, keys="k"):
-    return TraceMessage(text.encode() if isinstance(text, str) else text, keys, (), 1)
+    return TraceMessage(text.encode() if isinstance(text, str) else text, keys, ())
 
 
 def values(spool, count=1000):
