@@ -7,7 +7,9 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -317,12 +319,16 @@ class NativeExporter(SpanExporter):
         self._packer.after_fork()
 
 
-def with_spool(delivery: MessageDelivery, settings: Settings, *, timeout_ms: float, clock: Clock) -> MessageDelivery:
+def with_spool(
+    delivery: MessageDelivery, settings: Settings, *, broker: str, timeout_ms: float, clock: Clock
+) -> MessageDelivery:
     """Return ``delivery`` with a spool, if a directory is set; a spool that cannot be used is a warning."""
     if settings.spool_dir is None:
         return delivery
+    # What waits for one trace topic must not reach another's broker.
+    directory = Path(settings.spool_dir, f"{broker}-{quote(settings.trace_topic, safe='')}")
     try:
-        spool = Spool(settings.spool_dir, max_bytes=settings.spool_bytes)
+        spool = Spool(directory, max_bytes=settings.spool_bytes)
     except UsageError as error:
         _logger.warning("mqtrace: an outage of the trace broker will lose traces: %s", error)
         return delivery

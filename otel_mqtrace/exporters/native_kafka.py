@@ -391,7 +391,7 @@ class NativeKafkaSpanExporter(NativeExporter):
         settings = Settings.from_env({**connection, **topic, **records, **spool})
         clock = clock or SystemClock()
         producer = TraceProducer(settings, timeout_ms=export_timeout_millis, clock=clock)
-        delivery = with_spool(producer, settings, timeout_ms=export_timeout_millis, clock=clock)
+        delivery = with_spool(producer, settings, broker="kafka", timeout_ms=export_timeout_millis, clock=clock)
         if delivery is not producer:
             producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its answer must come while the spool waits
         super().__init__(

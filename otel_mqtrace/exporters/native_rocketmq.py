@@ -264,7 +264,7 @@ class NativeRocketMqSpanExporter(NativeExporter):
         settings = Settings.from_env({**connection, **topic, **records, **spool})
         clock = clock or SystemClock()
         producer = RocketMqTraceProducer(settings, timeout_ms=export_timeout_millis, clock=clock)
-        delivery = with_spool(producer, settings, timeout_ms=export_timeout_millis, clock=clock)
+        delivery = with_spool(producer, settings, broker="rocketmq", timeout_ms=export_timeout_millis, clock=clock)
         super().__init__(
             settings, delivery, encode=encode, region_id=region_id, timeout_ms=export_timeout_millis, clock=clock
         )

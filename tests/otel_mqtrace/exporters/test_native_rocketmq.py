@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from bridge.forwarder.rocketmq_source import RemotingTraceSource
 from otel_mqtrace.exporters import native_rocketmq
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import TraceType
@@ -233,6 +234,11 @@ def test_outage_with_a_spool_loses_nothing(cluster, traced, tmp_path):
     first.force_flush(timeout_millis=1_000)
     assert first.stats()[NAME]["exported"] == 3
     first.shutdown()
+    to_kafka = NativeKafkaSpanExporter(bootstrap_servers=NOWHERE, spool_dir=tmp_path)
+    to_another_topic = exporter_to(cluster, spool_dir=tmp_path, trace_topic="another")
+    for other in to_kafka, to_another_topic:
+        assert other.stats()["spool_waiting"] == 0
+        other.shutdown()
     second = exporter_to(cluster, spool_dir=tmp_path)
     second.on_idle()
     assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in range(3)]

@@ -177,7 +177,7 @@ def test_truncated_file_loses_the_truncated_message_only(spool, tmp_path):
     os.truncate(path, 0)
     assert values(spool) == []
     spool.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*.mqspool")) == []
 
 
 def test_acknowledgement_that_cannot_be_written_is_kept_in_memory(spool, monkeypatch):
@@ -245,7 +245,7 @@ def test_spooled_records_arrive_once_in_order_when_the_broker_is_back(kafka, tra
     assert processor.force_flush()
     assert sorted(arrived()) == ids(0, 1, 2, 3, 9)
     assert second.stats()["spool_waiting"] == 0
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*.mqspool")) == []
     processor.shutdown()
     assert arrived() == ids(9, 3, 0, 1, 2)
 
