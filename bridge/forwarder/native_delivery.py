@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import Kind, parse_address
@@ -23,17 +26,18 @@ from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from bridge.forwarder.pairing import Position
     from bridge.forwarder.store_landing import Landing
-    from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.native_delivery import MessageDelivery
     from otel_mqtrace.exporters.packing import TraceMessage
     from otel_mqtrace.model import TraceContext
 
 
 _DELIVER_AT: Final = 5_000
+Write = Callable[["Sequence[TraceMessage]", int], None]
+"""Delivers all messages, whose spans arrived at these epoch milliseconds, or raises an error."""
 _FIXES: Final = {
     ENCODE_ERROR: "correct the span's attribute where it is set, or give another --dialect",
     TOO_LARGE: "raise MQTRACE_MAX_MESSAGE_BYTES",
@@ -77,14 +81,14 @@ class NativeForwarding:
 
     def __init__(
         self,
-        sink: TopicSink | LandingSink,
+        write: Write,
         *,
         dialect: str,
         max_message_bytes: int,
         trace_topics: Collection[str] = (),
     ) -> None:
         self.counts = NativeCounts()
-        self._sink = sink
+        self._write = write
         self._dialect = dialect_named(dialect).name
         self._max_message_bytes = max_message_bytes
         self._trace_topics = trace_topics
@@ -93,7 +97,7 @@ class NativeForwarding:
 
     @property
     def has_delivered(self) -> bool:
-        """Return whether the sink has taken anything."""
+        """Return whether any message was delivered."""
         return self.counts.trace_messages > 0
 
     @property
@@ -141,7 +145,7 @@ class NativeForwarding:
         """Have the records of everything taken delivered; return how many there are.
 
         Raises:
-            PeerError: the sink did not take them; they are kept for the next attempt.
+            PeerError: the broker did not take them; they are kept for the next attempt.
             UsageError: the landing cannot be written.
         """
         packing = Packing(encode_context, self._dialect, self._max_message_bytes)
@@ -150,7 +154,7 @@ class NativeForwarding:
         packing.finish_messages()
         packed = packing.packed
         if packed.messages:
-            self._sink.write(packed.messages, self._arrival_ms)
+            self._write(packed.messages, self._arrival_ms)
         delivered = len(self._ready) - len(packed.refused)
         for position, reason in packed.refused.items():
             why = packed.first_error if reason == ENCODE_ERROR else f"more than {self._max_message_bytes} bytes"
@@ -169,37 +173,6 @@ def _place(message: LandedMessage) -> str:
     if message.partition is None:
         return f"{message.source}:{(message.offset or 0) + 1}"
     return f"{message.source}-{message.partition}@{message.offset}"
-
-
-def open_native(
-    target: str, *, dialect: str, landing_format: str, client_config: Mapping[str, str], timeout_ms: float
-) -> TopicSink | LandingSink:
-    """Return where ``--native`` goes: ``kafka://BOOTSTRAP/TOPIC``, ``rocketmq://NAMESRV[;NAMESRV]/TOPIC`` or a DIR.
-
-    Raises:
-        UsageError: another form, an unknown dialect, or a directory that cannot be written.
-        MissingExtraError: a client that is not installed.
-    """
-    address = parse_address(target, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
-    # An unknown dialect would only be a warning of the producer's settings.
-    values = {"trace_topic": address.topic, "dialect": dialect_named(dialect).name}
-    if address.kind is Kind.FILES:
-        return LandingSink(open_landing(as_path(address.path), landing_format))
-    clock = SystemClock()
-    delivery: MessageDelivery
-    if address.kind is Kind.KAFKA:
-        from otel_mqtrace.exporters.native_kafka import TraceProducer  # noqa: PLC0415 - optional extra
-
-        connection = {"bootstrap_servers": address.servers, "kafka_config": client_config}
-        delivery = TraceProducer(Settings.from_env({**values, **connection}), timeout_ms=timeout_ms, clock=clock)
-    else:
-        from otel_mqtrace.exporters.native_rocketmq import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
-
-        names = {"accessKey": "rocketmq_access_key", "secretKey": "rocketmq_secret_key"}
-        keys = {names[name]: value for name, value in client_config.items() if name in names}
-        settings = Settings.from_env({**values, "namesrv": address.servers, **keys})
-        delivery = RocketMqTraceProducer(settings, timeout_ms=timeout_ms, clock=clock)
-    return TopicSink(delivery, target, timeout_ms, clock)
 
 
 _OPTIONS: Final = {
@@ -224,49 +197,55 @@ class _LastFailure(DeliveryFailures):
         self.text = text
 
 
-class TopicSink:
-    """A trace topic of a broker."""
+@contextmanager
+def open_native(
+    target: str, *, dialect: str, landing_format: str, client_config: Mapping[str, str], timeout_ms: float
+) -> Iterator[Write]:
+    """Open where ``--native`` goes: ``kafka://BOOTSTRAP/TOPIC``, ``rocketmq://NAMESRV[;NAMESRV]/TOPIC`` or a DIR.
 
-    def __init__(self, delivery: MessageDelivery, target: str, timeout_ms: float, clock: Clock) -> None:
-        self._delivery = delivery
-        self._target = target
-        self._timeout_ms = timeout_ms
-        self._clock = clock
-        self._failures = delivery.failures = _LastFailure()
+    Raises:
+        UsageError: another form, an unknown dialect, or a directory that cannot be written.
+        MissingExtraError: a client that is not installed.
+    """
+    address = parse_address(target, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
+    # An unknown dialect would only be a warning of the producer's settings.
+    values = {"trace_topic": address.topic, "dialect": dialect_named(dialect).name}
+    if address.kind is Kind.FILES:
+        yield partial(_land, open_landing(as_path(address.path), landing_format), Settings.from_env({}).trace_topic)
+        return
+    clock = SystemClock()
+    delivery: MessageDelivery
+    if address.kind is Kind.KAFKA:
+        from otel_mqtrace.exporters.native_kafka import TraceProducer  # noqa: PLC0415 - optional extra
 
-    def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:  # noqa: ARG002 - a broker has a clock
-        """Deliver all ``messages``, or raise ``PeerError``."""
-        undelivered = self._delivery.deliver(messages, compute_deadline(self._clock, self._timeout_ms)).messages
+        connection = {"bootstrap_servers": address.servers, "kafka_config": client_config}
+        delivery = TraceProducer(Settings.from_env({**values, **connection}), timeout_ms=timeout_ms, clock=clock)
+    else:
+        from otel_mqtrace.exporters.native_rocketmq import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
+
+        names = {"accessKey": "rocketmq_access_key", "secretKey": "rocketmq_secret_key"}
+        keys = {names[name]: value for name, value in client_config.items() if name in names}
+        settings = Settings.from_env({**values, "namesrv": address.servers, **keys})
+        delivery = RocketMqTraceProducer(settings, timeout_ms=timeout_ms, clock=clock)
+    delivery.failures = failures = _LastFailure()
+
+    def send(messages: Sequence[TraceMessage], arrival_ms: int) -> None:  # noqa: ARG001 - a broker has a clock
+        undelivered = delivery.deliver(messages, compute_deadline(clock, timeout_ms)).messages
         if undelivered:
             raise PeerError(
-                f"{self._target} did not take {len(undelivered)} of {plural(len(messages), 'trace message')} "
-                f"({self._failures.text}); they are not committed and will be forwarded again"
+                f"{target} did not take {len(undelivered)} of {plural(len(messages), 'trace message')} "
+                f"({failures.text}); they are not committed and will be forwarded again"
             )
 
-    def close(self) -> None:
-        """Close the connection at once: only an interrupted delivery leaves messages, which will be forwarded again."""
-        self._delivery.close(self._clock.monotonic_ns())
+    try:
+        yield send
+    finally:  # at once: only an interrupted delivery leaves messages, which will be forwarded again
+        delivery.close(clock.monotonic_ns())
 
 
-class LandingSink:
-    """A directory, as ``mqtrace_native_file`` and ``forward --landing`` fill one; a part per delivery.
-
-    A message arrived when its spans did: a landing made today from old files is not late.
-    """
-
-    def __init__(self, writer: Landing) -> None:
-        self._writer = writer
-        self._topic = Settings.from_env({}).trace_topic
-
-    def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:
-        """Write a part of ``messages``, whose spans came at ``arrival_ms``, or raise ``UsageError``."""
-        self._writer.write(
-            [
-                LandedMessage(source=self._topic, arrival_ms=arrival_ms, keys=each.keys, body=each.value)
-                for each in messages
-            ]
-        )
-        self._writer.finish()
-
-    def close(self) -> None:
-        """Do nothing: every delivery has finished its part."""
+def _land(writer: Landing, source: str, messages: Sequence[TraceMessage], arrival_ms: int) -> None:
+    """Write a part. Its messages arrived when their spans did: a landing made today from old files is not late."""
+    writer.write(
+        [LandedMessage(source=source, arrival_ms=arrival_ms, keys=each.keys, body=each.value) for each in messages]
+    )
+    writer.finish()

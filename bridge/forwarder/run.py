@@ -222,17 +222,16 @@ def _client_config(options: ForwardOptions) -> dict[str, str]:
 
 def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> NativeForwarding:
     dialect = options.dialect or DEFAULT_DIALECT
-    sink = open_native(
+    native = open_native(
         target,
         dialect=dialect,
         landing_format=options.landing_format,
         client_config=_client_config(options),
         timeout_ms=options.timeout_ms,
     )
-    opened.callback(sink.close)
     settings = Settings.from_env({})
     return NativeForwarding(
-        sink,
+        opened.enter_context(native),
         dialect=dialect,
         max_message_bytes=settings.max_message_bytes,
         trace_topics={settings.trace_topic, parse_address(target).topic} - {""},
