@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _SUFFIX: Final = ".mqspool"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
-# state (0 waits, 1 is delivered) · bytes of keys · bytes of value · CRC-32 of both; then keys and value
+# state · bytes of keys · bytes of value · CRC-32 of both; then keys and value
 _FRAME: Final = struct.Struct(">BIII")
-_DELIVERED: Final = b"\x01"
+_WAITS, _DELIVERED = 1, 2  # what a power failure left unwritten may be zeros
 _open_private: Final = partial(os.open, mode=0o600)
 
 
@@ -45,7 +45,7 @@ def encode_frame(message: TraceMessage) -> bytes:
     """Return ``message`` as it lies in a segment."""
     keys = message.keys.encode("utf-8", "replace")
     crc = zlib.crc32(message.value, zlib.crc32(keys))
-    return _FRAME.pack(0, len(keys), len(message.value), crc) + keys + message.value
+    return _FRAME.pack(_WAITS, len(keys), len(message.value), crc) + keys + message.value
 
 
 def _decode_frame(frame: bytes) -> TraceMessage:
@@ -88,11 +88,11 @@ class Segment:
         while len(data) - self.end >= _FRAME.size:
             state, keys_bytes, value_bytes, crc = _FRAME.unpack_from(data, self.end)
             text = memoryview(data)[self.end + _FRAME.size :][: keys_bytes + value_bytes]
-            if len(text) < keys_bytes + value_bytes or zlib.crc32(text) != crc:
+            if state == 0 or len(text) < keys_bytes + value_bytes or zlib.crc32(text) != crc:
                 break
             start = self.end
             self.keep(_FRAME.size + len(text))
-            if state != 0:
+            if state == _DELIVERED:
                 self.forget(start)
         self.torn_bytes = len(data) - self.end
 
@@ -190,7 +190,7 @@ class Spool:
         touched = dict.fromkeys(each.segment for each in marked)
         with self._logging():
             for each in marked:
-                os.pwrite(each.segment.file.fileno(), _DELIVERED, each.offset)
+                os.pwrite(each.segment.file.fileno(), bytes([_DELIVERED]), each.offset)
             for segment in touched:
                 if segment.sizes:
                     os.fsync(segment.file.fileno())
