@@ -191,9 +191,8 @@ class Spool:
         with self._logging():
             for each in marked:
                 os.pwrite(each.segment.file.fileno(), bytes([_DELIVERED]), each.offset)
-            for segment in touched:
-                if segment.sizes:
-                    os.fsync(segment.file.fileno())
+            for segment in touched:  # one that goes too: after a power failure its name may be back
+                os.fsync(segment.file.fileno())
         for segment in touched:
             self._remove_if_empty(segment)
 

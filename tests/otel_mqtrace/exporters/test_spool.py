@@ -127,7 +127,7 @@ def test_messages_that_could_not_be_synced_are_refused(spool, tmp_path, monkeypa
     assert values(Spool(tmp_path, max_bytes=PLENTY)) == ["safe", "after"]
 
 
-def test_messages_before_a_full_disk_are_synced(tmp_path, monkeypatch):
+def test_messages_before_a_full_disk_are_synced_and_so_is_the_mark_of_the_last(tmp_path, monkeypatch):
     spool, synced, real = Spool(tmp_path, max_bytes=PLENTY), set(), os.pwrite
 
     def half(fd, data, offset):
@@ -137,7 +137,11 @@ def test_messages_before_a_full_disk_are_synced(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
     assert spool.put([message("fits"), message("does not"), message("fits, but later")]) == 1
     assert spool.waiting_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert {path.stat().st_ino for path in tmp_path.iterdir() if path.stat().st_size} <= synced
+    files = {path.stat().st_ino for path in tmp_path.iterdir() if path.stat().st_size}
+    assert files <= synced
+    synced.clear()
+    spool.ack(spool.oldest(1))
+    assert synced == files
 
 
 def test_removed_directory_is_made_again(tmp_path, caplog):
