@@ -298,7 +298,7 @@ def test_lines_behind_a_torn_one_or_a_mark_are_read_and_a_raw_body_may_quote_a_l
         (["encode", "kafka://b:1/t"], "cannot read kafka://b:1/t here; give a file, a directory or a glob"),
         (["encode", "--dialect", ""], "no dialect '' can be written; name a release of RocketMQ, as 4.4.0"),
         (["decode", "--charset", "klingon"], "--charset: unknown charset 'klingon'"),
-        (["decode", "--charset", "punycode"], "unknown charset 'punycode'"),
+        (["decode", "--charset", "idna"], "unknown charset 'idna'"),
         (["encode", "--charset", "klingon"], "--charset: unknown charset 'klingon'"),
         (["encode", "--charset", "utf-16"], "--charset utf-16 begins each record with a byte order mark: give utf-8"),
         (["dialects", "no-such-file"], "no such file, directory or match: no-such-file"),

@@ -51,7 +51,8 @@ def run_program(*words: object, timeout_s: float = 600, **options: Any) -> subpr
 
 
 def run_python(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return run_program(sys.executable, "-c", code, *arguments, **options)
+    words = ("-W", "ignore:This process:DeprecationWarning")  # of a fork beside threads, since Python 3.12
+    return run_program(sys.executable, *words, "-c", code, *arguments, **options)
 
 
 def answers(*arguments: object) -> list[dict[str, Any]]:

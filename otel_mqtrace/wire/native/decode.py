@@ -70,7 +70,7 @@ def is_cuttable(charset: str) -> bool:
         UsageError: no such charset.
     """
     try:
-        _ANY.decode(charset, errors="replace")  # there are codecs of names, such as Punycode, that refuse some bytes
+        _ANY.decode(charset, errors="replace")  # there are codecs of names, such as IDNA, that refuse some bytes
         shifting = codecs.lookup(charset).name.startswith("iso2022")  # ASCII only until the first escape
         return not shifting and _ASCII.decode(charset, errors="replace") == _ASCII.decode()
     except (LookupError, UnicodeError):
