@@ -25,7 +25,7 @@ from otel_mqtrace.wire.native.dialects import dialect_named
 from otel_mqtrace.wire.native.layout import FIRST_BEAN_ONLY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -80,18 +80,9 @@ class Packed:
 
 # -- contexts to messages ----------------------------------------------------------------------------------------------
 _Group = tuple["str | None", "str | None"]
-_Encoded = tuple[_Group, bytes, "Collection[str]"]
-"""Topic and region; records; the different keys they are found by."""
-
-
-class _Filling:
-    """A trace message that is being filled."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self.body_bytes = self.keys_bytes = 0
-        self.keys: dict[str, None] = {}
-        self.origins: list[int] = []
+"""Topic and region."""
+_Entry = tuple[int, bytes, "Collection[str]"]
+"""Position of a context, its records, and the different keys they are found by."""
 
 
 class Packing:
@@ -110,8 +101,8 @@ class Packing:
         self._dialect = dialect
         self._max_message_bytes = max_message_bytes
         self._max_keys_bytes = max_keys_bytes
-        self.added: list[tuple[int, _Encoded]] = []
-        """What was added since the last :meth:`finish_messages`: position, and records not too large for a message."""
+        self.groups: defaultdict[_Group, list[_Entry]] = defaultdict(list)
+        """What was added since the last :meth:`finish_messages`; no entry is too large for a message."""
 
     def add_context(self, origin: int, trace_ctx: TraceContext) -> None:
         """Encode and add a context: whole if it fits, else message by message."""
@@ -128,7 +119,7 @@ class Packing:
                     if encoded.body:
                         packed.replaced += encoded.replaced
                         group = (piece.beans[0].topic if piece.beans else None, piece.region_id)
-                        self.added.append((origin, (group, encoded.body, self._bound_keys(piece, encoded.keys))))
+                        self.groups[group].append((origin, encoded.body, self._bound_keys(piece, encoded.keys)))
                     continue
                 reason = TOO_LARGE
             pieces[:0] = _split_by_message(piece)  # one bad message must not take the others of its call along
@@ -138,42 +129,33 @@ class Packing:
 
     def finish_messages(self) -> None:
         """Make messages of what was added: one for each topic and region where it has room."""
-        added, self.added = self.added, []
-        groups: dict[_Group, list[tuple[int, _Encoded]]] = {}
-        for each in added:
-            groups.setdefault(each[1][0], []).append(each)
-        messages = []
-        for entries in groups.values():
-            bodies = [body for _, (_, body, _) in entries]
-            is_over = sum(map(len, bodies)) > self._max_message_bytes
-            # in their order: ids of one producer ascend, so that sorting them takes a tenth
-            keys = dict.fromkeys(() if is_over else chain.from_iterable([each for _, (_, _, each) in entries]))
-            if is_over or _count_key_bytes(keys) > self._max_keys_bytes:
-                messages = self._split_messages(added)
-                break
-            messages.append(_make_message(bodies, keys, [origin for origin, _ in entries]))
-        self.packed.messages += messages
+        for entries in self.groups.values():
+            self.packed.messages += self._fill_messages(entries)
+        self.groups.clear()
 
-    def _split_messages(self, added: Iterable[tuple[int, _Encoded]]) -> list[TraceMessage]:
-        """Return messages of all groups: of each, one at a time is filled, until the next record has no room."""
-        messages = []
-        filling: defaultdict[_Group, _Filling] = defaultdict(_Filling)
-        for origin, (group, body, keys) in added:
-            current = filling[group]
-            new_bytes = _count_key_bytes([key for key in keys if key not in current.keys])
-            if current.bodies and (
-                current.body_bytes + len(body) > self._max_message_bytes
-                or (new_bytes and current.keys_bytes + new_bytes > self._max_keys_bytes)
+    def _fill_messages(self, entries: Sequence[_Entry]) -> Iterator[TraceMessage]:
+        """Yield messages of ``entries`` in their order, each filled until the next has no room; mostly it is one."""
+        # in their order: ids of one producer ascend, so that sorting them takes a tenth
+        keys = dict.fromkeys(chain.from_iterable([own_keys for _, _, own_keys in entries]))
+        body_bytes, keys_bytes = sum([len(body) for _, body, _ in entries]), _count_key_bytes(keys)
+        if body_bytes <= self._max_message_bytes and keys_bytes <= self._max_keys_bytes:
+            yield _make_message(entries, keys)
+            return
+        first = body_bytes = keys_bytes = 0
+        keys = {}
+        for position, (_, body, own_keys) in enumerate(entries):
+            new_bytes = _count_key_bytes([key for key in own_keys if key not in keys])
+            if position > first and (
+                body_bytes + len(body) > self._max_message_bytes
+                or (new_bytes and keys_bytes + new_bytes > self._max_keys_bytes)
             ):
-                messages.append(_make_message(current.bodies, current.keys, current.origins))
-                current = filling[group] = _Filling()
-                new_bytes = _count_key_bytes(keys)
-            current.bodies.append(body)
-            current.body_bytes += len(body)
-            current.keys_bytes += new_bytes
-            current.keys |= dict.fromkeys(keys)
-            current.origins.append(origin)
-        return messages + [_make_message(each.bodies, each.keys, each.origins) for each in filling.values()]
+                yield _make_message(entries[first:position], keys)
+                first, body_bytes, keys_bytes, keys = position, 0, 0, {}
+                new_bytes = _count_key_bytes(own_keys)
+            body_bytes += len(body)
+            keys_bytes += new_bytes
+            keys |= dict.fromkeys(own_keys)
+        yield _make_message(entries[first:], keys)
 
     def _bound_keys(self, trace_ctx: TraceContext, keys: frozenset[str]) -> frozenset[str]:
         """Return the keys of one piece that fit the bound; message ids come first, they are what is searched."""
@@ -191,8 +173,12 @@ class Packing:
         return frozenset(kept)
 
 
-def _make_message(bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int]) -> TraceMessage:
-    return TraceMessage(value=b"".join(bodies), keys=KEY_SEPARATOR.join(sorted(keys)), origins=tuple(origins))
+def _make_message(entries: Sequence[_Entry], keys: Iterable[str]) -> TraceMessage:
+    return TraceMessage(
+        value=b"".join([body for _, body, _ in entries]),
+        keys=KEY_SEPARATOR.join(sorted(keys)),
+        origins=tuple([origin for origin, _, _ in entries]),
+    )
 
 
 def _split_by_topic(trace_ctx: TraceContext) -> list[TraceContext]:
@@ -255,7 +241,7 @@ class SpanPacker:
         """Return the trace messages of each of ``batches``, numbered throughout; spans without a record are skipped."""
         packing = Packing(self._encode, self._dialect, self._max_message_bytes)
         unmapped: dict[int, str] = {}
-        missing = packing.packed.missing
+        groups, missing = packing.groups, packing.packed.missing
         origin, dialect, max_bytes = 0, self._dialect, self._max_message_bytes
         for batch in batches:
             for span in batch:
@@ -263,7 +249,8 @@ class SpanPacker:
                     write = getattr(span, "to_native", None) if self._writes_records else None
                     record: NativeRecord | None = None if write is None else write(dialect)
                     if record is not None and len(record[1]) <= max_bytes:
-                        packing.added.append((origin, record))
+                        group, body, keys = record
+                        groups[group].append((origin, body, keys))
                     elif (trace_ctx := self._map_span(origin, readable_span(span), unmapped, missing)) is not None:
                         packing.add_context(origin, trace_ctx)
                 except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
