@@ -7,6 +7,7 @@ The private names of OpenTelemetry's SDK that the hooks need stand here. Without
 from __future__ import annotations
 
 import os
+import sys
 from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
@@ -158,7 +159,11 @@ class IdPool:
 
     def __init__(self, generator: Any) -> None:
         self._generator = generator
-        self._is_random = type(generator) is RandomIdGenerator and not vars(generator)  # no method was put on it
+        self._is_random = (
+            type(generator) is RandomIdGenerator
+            and not vars(generator)  # no method was put on it
+            and "uwsgi" not in sys.modules  # it forks without Python's hooks, and seeds the generator itself
+        )
         self._pool: list[bytes] = []
         self.pop = self._pool.pop
         """:meth:`take` without a call of Python's; ``IndexError`` means: call :meth:`draw`."""

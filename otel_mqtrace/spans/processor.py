@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import weakref
 from collections import defaultdict
 from functools import partial
@@ -116,6 +117,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._bind_lanes()
         self._is_shut_down = False
         self._pid, self._prepared_pid = os.getpid(), _NONE
+        self._noticing: dict[int, threading.RLock] = {}  # by process
         self._internal_errors = 0
         restart_in_child(self)
         self._observed = [] if meter_provider is None else _observe_lanes(meter_provider, self.lanes)
@@ -268,8 +270,11 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._record_start_offers: _Offers = tuple(map(_offer_record, self._start_lanes))
 
     def _notice_fork(self) -> None:
-        if self._pid != os.getpid():
-            self.after_fork()
+        pid = os.getpid()
+        # Others wait until the first has started over. A thread that only the parent has may hold the parent's lock.
+        with self._noticing.setdefault(pid, threading.RLock()):
+            if self._pid != pid:
+                self.after_fork()
 
     def _prepare(self) -> None:
         """At the first span of a process: notice a fork without hooks, and flush when a multiprocessing child ends."""

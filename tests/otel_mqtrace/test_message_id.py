@@ -85,11 +85,6 @@ def test_ids_of_several_threads_are_unique():
     assert all(len(one) == 32 and one == one.upper() for one in made)
 
 
-def test_sources_of_one_process_have_different_ids():
-    first, second = (message_id.UniqueIds(clock=_clock(2026, 11, 21), address="10.0.0.1", pid=1) for _ in range(2))
-    assert first.new() != second.new()
-
-
 def test_forked_child_has_other_ids_than_its_parent():
     ids = message_id.UniqueIds(clock=_clock(2026, 11, 21))
     first = message_id.read_unique_id(ids.new())

@@ -32,23 +32,19 @@ def _exporter(kafka, **options):
 
 def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka, exported, landed):
     processor = exported(_exporter(kafka), *map(pub, range(3)), sub(bean(1)))
-    [message], records = landed()
+    attributes = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(2).msg_id}
+    tracer_of(processor).start_span("process", attributes=attributes)  # exported before it ends
+    assert processor.force_flush()
+    [message, started], records = landed()
     types = [record.trace_type for record in records]
-    assert types == [*[TraceType.PUB] * 3, TraceType.SUB_BEFORE, TraceType.SUB_AFTER]
+    assert types == [*[TraceType.PUB] * 3, TraceType.SUB_BEFORE, TraceType.SUB_AFTER, TraceType.SUB_BEFORE]
+    assert bean(2).msg_id in started.keys
     assert {bean(1).msg_id, "order-1"} <= set(message.keys.split(" "))
-    assert processor.stats()[NAME]["exported"] == 5
+    assert processor.stats()[NAME]["exported"] == 6
     reader = cimpl.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"})
     reader.assign([TopicPartition(TOPIC, message.partition, message.offset)])
     assert dict(reader.poll(20).headers())["mqtrace.dialect"] == b"5.5.0"
     reader.close()
-
-
-def test_started_span_is_delivered_before_it_ends(kafka, traced, landed):
-    processor, _ = traced(_exporter(kafka))
-    attributes = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}
-    tracer_of(processor).start_span("process", attributes=attributes)
-    assert processor.force_flush()
-    assert [record.trace_type for record in landed()[1]] == [TraceType.SUB_BEFORE]
 
 
 @pytest.mark.parametrize(
