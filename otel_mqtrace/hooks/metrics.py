@@ -38,12 +38,10 @@ _NAMES: Final = (
     semconv.SERVER_PORT,
     semconv.ERROR_TYPE,
 )
-"""The attributes that stay few: no message, no offset, and no partition.
+"""The attributes that stay few: no message, no offset, and no partition, whose id the conventions recommend.
 
-The conventions recommend the partition's id; a topic of a thousand partitions would make a thousand series of each
-metric in every process that sends to it, and no operator's question is answered by them: lag has its own metric.
+A topic of a thousand partitions would make a thousand series of each metric in every process; lag has its own metric.
 """
-
 
 _SENT, _CONSUMED, _OPERATED, _PROCESSED = range(4)
 _NS_PER_S: Final = 1e9
@@ -77,7 +75,9 @@ class MessagingMetrics:
             explicit_bucket_boundaries_advisory=_BUCKETS_S,
         )
         self._sent = meter.create_counter(
-            "messaging.client.sent.messages", unit="{message}", description="Number of messages producer tried to send."
+            "messaging.client.sent.messages",
+            unit="{message}",
+            description="Number of messages producer attempted to send to the broker.",
         )
         self._consumed = meter.create_counter(
             "messaging.client.consumed.messages",

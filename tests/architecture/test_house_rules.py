@@ -7,11 +7,14 @@ import re
 from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
+from unittest.mock import Mock, call
 
 import pytest
+from opentelemetry.metrics import Meter
 from opentelemetry.semconv import _incubating, attributes
 
 from otel_mqtrace import semconv
+from otel_mqtrace.hooks.metrics import MessagingMetrics
 from tests.support.programs import run_python
 from tests.support.source_tree import PACKAGES, ROOT, all_files, line_count, name_of, shipped, tree_of
 
@@ -166,15 +169,21 @@ def test_registry_names_are_in_the_installed_conventions_package():
     assert missing == {}
 
 
-def test_own_names_stay_out_of_the_registry_namespace():
-    assert [value for value in _literals("MQTRACE_").values() if not value.startswith(OURS)] == []
+def test_instruments_are_those_of_the_installed_conventions_package():
+    conventions, meter = importlib.import_module(f"{_incubating.__name__}.metrics.messaging_metrics"), Mock(Meter)
+    MessagingMetrics(meter)
+    instruments = [made for made in meter.method_calls if made.args[0].startswith("messaging.")]
+    assert len(instruments) == 4
+    for method, (name,), ours in instruments:
+        getattr(conventions, f"create_{name.replace('.', '_')}")(theirs := Mock(Meter))
+        ours.pop("explicit_bucket_boundaries_advisory", None)  # the package has no advice
+        assert theirs.method_calls == [getattr(call, method)(name=name, **ours)]
 
 
-def test_no_name_is_spelled_twice():
-    values = [
-        value for value in vars(semconv).values() if isinstance(value, str) and value.startswith((OURS, "messaging."))
-    ]
+def test_no_name_is_spelled_twice_and_own_names_stay_out_of_the_registry_namespace():
+    values = [value for value in map(str, vars(semconv).values()) if value.startswith((OURS, "messaging."))]
     assert len(values) == len(set(values))
+    assert [value for value in _literals("MQTRACE_").values() if not value.startswith(OURS)] == []
 
 
 def test_clients_import_no_attribute_names():
