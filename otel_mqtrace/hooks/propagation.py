@@ -44,9 +44,9 @@ def pairs_of(headers: object) -> list[Header] | None:
     """Return a copy of ``headers`` as pairs, or ``None`` for what the client will refuse."""
     if headers is None:
         return []
-    if isinstance(headers, list):
+    if isinstance(headers, (list, tuple)):
         are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in headers)  # noqa: PLR2004 - a pair
-        return headers.copy() if are_pairs else None
+        return list(headers) if are_pairs else None
     return list(headers.items()) if isinstance(headers, Mapping) else None
 
 

@@ -135,10 +135,10 @@ class SendHook(RecordingHook):
     ) -> SendCall | None:
         """Open the span of one message; ``None`` when this topic is not traced now.
 
-        ``headers`` may be a mapping, a list of pairs or ``None`` and is never changed. ``body`` is bytes, text or
-        ``None`` (a tombstone), or :data:`UNKNOWN_BODY`. ``partition`` is the one the caller chose. The client's fields
-        (``msg_id`` to ``delivery_timestamp_ms``) win over the headers. ``carries_headers=False``: headers cannot reach
-        the broker, so ``headers`` is ignored and none is written.
+        ``headers`` may be a mapping, a list or tuple of pairs, or ``None``, and is never changed. ``body`` is bytes,
+        text or ``None`` (a tombstone), or :data:`UNKNOWN_BODY`. ``partition`` is the one the caller chose. The client's
+        fields (``msg_id`` to ``delivery_timestamp_ms``) win over the headers. ``carries_headers=False``: headers cannot
+        reach the broker, so ``headers`` is ignored and none is written.
         """
         tracing = self._tracing
         try:
@@ -163,7 +163,7 @@ class SendHook(RecordingHook):
                 )
             if by_name and not msg_id:
                 msg_id = header_text(by_name, semconv.HEADER_UNIQ_KEY)
-            if not msg_id and carries_headers and self._names_messages:  # an empty one names nothing
+            if not msg_id and pairs is not None and self._names_messages:  # an empty one names nothing
                 msg_id = tracing.new_id()
             if msg_id:
                 attributes[semconv.MESSAGING_MESSAGE_ID] = msg_id

@@ -44,15 +44,15 @@ def header_text(headers: HeaderIndex, name: str) -> str | None:
 
 
 def key_text(key: object) -> str | None:
-    """Return a key that is text or UTF-8 as text; ``None`` for any other, as the conventions require."""
+    """Return a key that is text, UTF-8 or a number as text; ``None`` for any other, as the conventions require."""
     if isinstance(key, str):
         return key
-    if isinstance(key, (bytes, bytearray)):
-        try:
-            return key.decode()
-        except UnicodeDecodeError:
-            return None
-    return None
+    try:
+        if type(key) is int or type(key) is float:
+            return str(key)
+        return key.decode() if isinstance(key, (bytes, bytearray)) else None
+    except ValueError:  # not UTF-8, or more digits than Python prints
+        return None
 
 
 def add_header_fields(attributes: Attributes, headers: HeaderIndex) -> None:

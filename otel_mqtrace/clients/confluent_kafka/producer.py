@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -75,14 +76,15 @@ def _prepare(
     if not isinstance(topic, str) or (state.layers and _is_inner(state, topic)):
         return None
     value, partition = given.get("value"), given.get("partition")
-    is_refused = is_c_code and not isinstance(headers, (list, dict, type(None)))  # any other mapping, too
+    taken = (list, dict) if is_c_code else (list, Mapping)
     call = hook.before(
         topic,
         body=value if order is PRODUCE_ORDER or value is None else UNKNOWN_BODY,
         key=given.get("key"),
-        headers=() if is_refused else headers,
+        headers=headers,
         partition=partition if isinstance(partition, int) else None,
         transaction_id=state.transaction.transaction_id,
+        carries_headers=headers is None or isinstance(headers, taken),
     )
     if call is None:
         return None

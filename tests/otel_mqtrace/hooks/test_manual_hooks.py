@@ -15,7 +15,7 @@ from otel_mqtrace.hooks.propagation import index_headers, pairs_of
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
 from otel_mqtrace.model import ContextCode, TraceType, TransactionState
-from otel_mqtrace.records.message import header_text
+from otel_mqtrace.records.message import header_text, key_text
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.landings import landed_bodies, records_of
 from tests.support.mailbox import Letter, incoming
@@ -121,9 +121,14 @@ def test_ends_of_one_transaction_fit_into_the_queue(joined, spans, queue_size, e
     assert len(spans.take_all("end_transaction orders")) == ends_shown
 
 
-@pytest.mark.parametrize("headers", [(("a", b"1"),), [["a", b"1"]], 5, "text"])
+@pytest.mark.parametrize("headers", [[["a", b"1"]], (["a", b"1"],), 5, "text"])
 def test_headers_of_other_types_are_left_to_the_client(headers):
     assert pairs_of(headers) is None
+
+
+def test_key_that_has_not_exactly_one_form_as_text_is_left_out():
+    keys = (-7, 1.5, b"\xc3\xa9", True, 10**5000, b"\xff", {})
+    assert [*map(key_text, keys)] == ["-7", "1.5", "é", None, None, None, None]
 
 
 def test_last_header_of_a_name_is_read_and_none_is_skipped():

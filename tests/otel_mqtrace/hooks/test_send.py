@@ -100,7 +100,7 @@ def test_id_that_could_not_be_written_is_not_used(sent, propagating, no_failures
     assert guard.failures() == {"SendHook.headers": 1}
 
 
-@pytest.mark.parametrize("shape", [list, dict])
+@pytest.mark.parametrize("shape", [list, tuple, dict])
 def test_header_names_other_than_text_are_kept_and_cost_nothing(sent, shape):
     own = [(b"TAGS", b"paid"), (b"traceparent", TRACEPARENT[1]), (7, b"x"), ("KEYS", b"k")]
     call, span = sent({"partition": 0, "offset": 1}, headers=shape(own))

@@ -161,15 +161,16 @@ async def test_block_that_ends_well_in_the_handler_of_an_earlier_exception_is_a_
     assert code_of(spans.take()) is ContextCode.SUCCESS
 
 
-async def test_body_size_is_that_before_deserialization(handing, spans, kafka):
-    conf = {"value_deserializer": lambda _: {"a": "much longer thing"}}
-    async with handing(b"12345", {"value": None, "key": b"k"}, conf=conf) as consumer:
+async def test_body_size_is_that_before_deserialization_and_the_key_that_after_it(handing, spans, kafka):
+    conf = {"value_deserializer": lambda _: {"a": "much longer thing"}, "key_deserializer": int}
+    async with handing({"value": b"12345", "key": b"70"}, {"value": None, "key": b"071"}, conf=conf) as consumer:
         for _ in range(2):
             await consumer.getone()
     full, tombstone = spans.take_all()
     assert full.attributes["messaging.message.body.size"] == 5
     assert tombstone.attributes["messaging.message.body.size"] == 0
     assert tombstone.attributes["messaging.kafka.message.tombstone"] is True
+    assert tombstone.attributes["messaging.kafka.message.key"] == "71"
 
 
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
