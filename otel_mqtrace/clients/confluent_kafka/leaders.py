@@ -50,7 +50,8 @@ class _Known:
 class Leaders:
     """The partition leaders of one cluster; each topic is looked up again in five minutes (in vain: in one).
 
-    ``max_topics`` bounds the waiting topics and the remembered ones, of which the oldest goes.
+    ``max_topics`` bounds the waiting topics and the remembered ones. Where more are in use the oldest goes, and the
+    next look-up is a minute later.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Leaders:
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
+        self._paused_until_ns = 0
         # guards _wanted and _worker; a signal handler may produce while its thread holds it
         self._lock = threading.RLock()
         self.cluster_id: str | None = None
@@ -94,14 +96,16 @@ class Leaders:
         with self._lock:
             if topic in self._wanted or len(self._wanted) < self._max_topics:
                 self._wanted[topic] = None
-                self._worker.ensure_running()
+                if self._clock.monotonic_ns() >= self._paused_until_ns:
+                    self._worker.ensure_running()
 
     def _next_topics(self) -> tuple[str, ...]:
-        """Return the topics to look up; with none left, the worker ends and the next request starts another."""
+        """Return the topics to look up; with none, the worker ends and a later request starts another."""
         with self._lock:
-            if not self._wanted:
+            topics = tuple(self._wanted) if self._clock.monotonic_ns() >= self._paused_until_ns else ()
+            if not topics:
                 self._worker = self._new_worker()
-            return tuple(self._wanted)
+            return topics
 
     @guarded("Leaders.refresh")
     def _refresh(self, topics: Sequence[str]) -> None:
@@ -137,9 +141,11 @@ class Leaders:
         before = self._known.pop(topic, None)
         if not hosts and before is not None:
             hosts = before.hosts
+        now_ns = self._clock.monotonic_ns()
         while len(self._known) >= self._max_topics:
             self._known.pop(next(iter(self._known)), None)
-        self._known[topic] = _Known(hosts, self._clock.monotonic_ns() + for_ns)
+            self._paused_until_ns = now_ns + _RETRY_NS
+        self._known[topic] = _Known(hosts, now_ns + for_ns)
         self._wanted.pop(topic, None)
 
 

@@ -93,14 +93,16 @@ def test_invalid_topic_name_is_skipped_without_a_warning(three_brokers, truth, c
     assert (failures(), caplog.records) == (before, [])
 
 
-def test_waiting_and_remembered_topics_are_limited_and_the_oldest_gives_way(leaders, cluster):
+def test_waiting_and_remembered_topics_are_limited_and_the_oldest_gives_way_once_a_minute(leaders, cluster, clock):
     cluster.leaders = {f"t{number}": {0: f"b{number}"} for number in range(10)}
     with cluster.held:
         for number in range(10):
             leaders.want(f"t{number}")
     leaders.settle(10)
-    for topic in ("t9", "t0"):
-        assert leaders.of(topic, 0) is None
+    for topic, passed_ms in ("t9", 0), ("t0", 59_999), ("t0", 1):
+        assert (leaders.of(topic, 0), cluster.asked[3:]) == (None, ["t9"] * (topic == "t0"))
+        clock.advance(ms=passed_ms)
+        leaders.of(topic, 0)
         leaders.settle(10)
     assert cluster.asked == ["t0", "t1", "t2", "t9", "t0"]
     assert [leaders.of(topic, 0) for topic in ("t0", "t2", "t9", "t1")] == ["b0", "b2", "b9", None]
