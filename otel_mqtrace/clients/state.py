@@ -151,12 +151,12 @@ def attach_state(client: Any, state: _S) -> _S:
     if kept is state:
         with suppress(TypeError):  # __slots__ without __weakref__
             when_collected(client, state.abandon)
-            _attached.add(client)
+            kept_in_children.add(client)
     return kept
 
 
-class _Attached(LiveObjects[Any]):
-    """The clients that have a state; a forked child never collects those of its parent.
+class _KeptInChildren(LiveObjects[Any]):
+    """The clients we have seen; a forked child never collects those of its parent.
 
     The destructor of librdkafka's joins threads that a child does not have. That crashes once their stacks are gone:
     where the parent had more than some five threads, ours among them, and the child ended some of its own.
@@ -167,8 +167,8 @@ class _Attached(LiveObjects[Any]):
             never_collect(client)
 
 
-_attached: Final = _Attached()
-restart_in_child(_attached)
+kept_in_children: Final = _KeptInChildren()
+restart_in_child(kept_in_children)
 
 
 MAX_MESSAGES: Final = 10_000

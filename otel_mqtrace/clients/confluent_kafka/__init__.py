@@ -31,6 +31,7 @@ from otel_mqtrace.clients.confluent_kafka.rebind import (
 from otel_mqtrace.clients.confluent_kafka.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
 from otel_mqtrace.clients.confluent_kafka.statistics import make_configure
 from otel_mqtrace.clients.patching import Patches, Wrappers, call_after, identify_class, replacement_class
+from otel_mqtrace.clients.state import kept_in_children
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ _PLAIN_CLASSES: Final[Mapping[str, Wrappers]] = {
     "AIOConsumer": AIO_CONSUMER_METHODS,
     "AsyncDeserializingConsumer": ASYNC_DESERIALIZING_CONSUMER_METHODS,
     "AvroProducer": {"produce": PRODUCER_METHODS["produce"]},  # what its serialiser refuses reaches no other method
+    "AdminClient": {"__init__": call_after(lambda client, *_: kept_in_children.add(client))},  # it is not traced
 }
 """Name in one of the packages → what is wrapped in that class."""
-_PACKAGES: Final = ("confluent_kafka.aio", "confluent_kafka.experimental.aio", "confluent_kafka.avro")
+_PACKAGES: Final = ("aio", "experimental.aio", "avro", "admin")
 
 
 def find_foreign_class(classes: Iterable[tuple[type[Any], type[Any]]]) -> str | None:
@@ -147,7 +149,8 @@ class ClientPatches(Patches):
 
     def _change_plain_classes(self) -> None:
         for name in tuple(self._to_come):
-            classes: set[Any] = {getattr(sys.modules.get(each), name, None) for each in _PACKAGES} - {None}
+            packages = [sys.modules.get(f"confluent_kafka.{each}") for each in _PACKAGES]
+            classes: set[Any] = {getattr(package, name, None) for package in packages} - {None}
             try:
                 if classes:
                     self._to_come.remove(name)

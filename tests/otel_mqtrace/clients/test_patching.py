@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import confluent_kafka
 import pytest
 from confluent_kafka import DeserializingConsumer, SerializingProducer, cimpl
-from confluent_kafka.serialization import StringSerializer
+from confluent_kafka.serialization import IntegerSerializer, StringSerializer
 
 from otel_mqtrace.clients.confluent_kafka import ClientPatches
 from otel_mqtrace.clients.confluent_kafka.client import active, registry
@@ -33,7 +33,8 @@ class Shop(cimpl.Producer):
 
 def _fingerprint():
     modules = [each for name, each in sys.modules.items() if name.split(".")[0] in {"confluent_kafka", "application"}]
-    return [dict(vars(each)) for each in (*modules, SerializingProducer, DeserializingConsumer, Shop)]
+    classes = SerializingProducer, DeserializingConsumer, confluent_kafka.admin.AdminClient, Shop
+    return [dict(vars(each)) for each in (*modules, *classes)]
 
 
 def _send(producer, topic):
@@ -59,12 +60,13 @@ def test_instrumenting_again_makes_one_span_each(application, instrument, kafka,
 
 
 def test_serializing_producer_is_traced(producer_of, spans, topic):
-    producer = producer_of(make_producer=SerializingProducer, value_serializer=StringSerializer("utf_16"))
-    producer.produce(topic, "key-1", "ab")
+    serializers = {"key_serializer": IntegerSerializer(), "value_serializer": StringSerializer("utf_16")}
+    producer = producer_of(make_producer=SerializingProducer, **serializers)
+    producer.produce(topic, 71, "ab")
     producer.flush(10)
     span = spans.take(f"send {topic}")
     assert span.attributes["messaging.message.body.size"] == len("ab".encode("utf_16"))
-    assert span.attributes["messaging.kafka.message.key"] == "key-1"
+    assert span.attributes["messaging.kafka.message.key"] == "71"
     with pytest.raises(confluent_kafka.error.ValueSerializationError):
         producer.produce(topic, value=5)
     assert spans.take(f"send {topic}").attributes["error.type"] == "_VALUE_SERIALIZATION"

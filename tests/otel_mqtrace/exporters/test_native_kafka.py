@@ -265,7 +265,7 @@ def test_encoder_can_be_wrapped(kafka, exported):
 
 FORKED = """
 import os, sys
-import confluent_kafka
+import confluent_kafka.admin
 from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
@@ -278,7 +278,7 @@ def send():
     return producer
 
 MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=[])
-application = [send(), send()]
+application = [send(), send(), confluent_kafka.admin.AdminClient({"bootstrap.servers": sys.argv[1]})]
 processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers=sys.argv[1]), background=True)
 trace(pub(1))
 assert processor.force_flush()
