@@ -11,6 +11,7 @@ import sys
 from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import propagate
@@ -74,30 +75,15 @@ class TopicSampling:
         trace_id = ids.generate_trace_id()
         if trace_id & _RATIO_BITS >= bound:
             return NonRecordingSpan(SpanContext(trace_id, ids.generate_span_id(), is_remote=False)), tracer
+        drawn = SimpleNamespace(
+            generate_trace_id=lambda: trace_id,
+            generate_span_id=ids.generate_span_id,
+            is_trace_id_random=getattr(ids, "is_trace_id_random", bool),  # that of an older SDK does not say
+        )
         # the provider hands the same tracer to the application; copy() takes four times as long
         for_one_span: Tracer = object.__new__(actual.__class__)  # a proxy's own class makes no tracer
-        for_one_span.__dict__ = {**vars(actual), "id_generator": _DrawnId(trace_id, ids)}
+        for_one_span.__dict__ = {**vars(actual), "id_generator": drawn}
         return None, for_one_span
-
-
-class _DrawnId(IdGenerator):
-    """The ids of ``others``, but for that of the new trace, which is drawn already."""
-
-    def __init__(self, trace_id: int, others: IdGenerator) -> None:
-        self._trace_id = trace_id
-        self._others = others
-
-    def generate_trace_id(self) -> int:
-        """Return the one that was drawn."""
-        return self._trace_id
-
-    def generate_span_id(self) -> int:
-        """Return a new one."""
-        return self._others.generate_span_id()
-
-    def is_trace_id_random(self) -> bool:
-        """Return whether the one that was drawn is random; the generator of an older SDK does not say."""
-        return bool(getattr(self._others, "is_trace_id_random", bool)())
 
 
 # -- the sampler's certain decisions ----------------------------------------------------------------------------

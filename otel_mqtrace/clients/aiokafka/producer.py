@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_mqtrace.clients.patching import Observe
+    from otel_mqtrace.records.message import Header
 
 
 _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
@@ -245,8 +246,7 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
         if recorded is not None:
             sent, written = recorded
             sending = None if sent is None else Sending(state, hook, sent)
-            added: Any = tuple(written) if headers and type(headers) is tuple else written
-            return sending, (), {**given, "headers": added}
+            return sending, (), _with_headers(given, written)
     call = hook.before(
         topic,
         body=value if value is None or _serializer_of(producer) is None else UNKNOWN_BODY,
@@ -259,14 +259,15 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
     if call is None:
         return None
     sending = Sending(state, hook, call) if call.is_recorded else None
-    if call.headers is None:
+    if call.headers is None or not is_known:
         return sending, args, kwargs
+    return sending, (), _with_headers(given, call.headers)
+
+
+def _with_headers(given: dict[str, Any], headers: list[Header]) -> dict[str, Any]:
     # A tuple stays one: whether the client refuses it is the client's business. An empty one is a list to it.
-    added = tuple(call.headers) if headers and isinstance(headers, tuple) else call.headers
-    if len(args) < len(_SEND_ORDER):
-        return sending, args, {**kwargs, "headers": added}
-    before = len(_SEND_ORDER) - 1
-    return sending, (*args[:before], added, *args[before + 1 :]), kwargs
+    is_tuple = given.get("headers") and isinstance(given["headers"], tuple)
+    return {**given, "headers": tuple(headers) if is_tuple else headers}
 
 
 def _is_ordinary(producer: Any, topic: object, value: object, key: object, headers: object) -> bool:
