@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.config import Settings
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
+    from otel_mqtrace.exporters.spool import WaitingMessage
     from otel_mqtrace.spans.queue import ExportOutcome
 
 _logger = logging.getLogger(__name__)
@@ -131,6 +133,7 @@ class SpooledDelivery(MessageDelivery):
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._retry_ns: MonotonicNs | None = None  # while the broker is away
+        self._probes = itertools.count()
         self._counts = dict.fromkeys(("spooled", "replayed", "replay_refused"), 0)
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
@@ -141,7 +144,7 @@ class SpooledDelivery(MessageDelivery):
             left = self._send(messages, deadline, PATIENCE_MS)
             if not left.retriable:
                 self._adopt_due()
-                self._replay(deadline)
+                self._replay(self._spool.oldest(_REPLAY_AT_ONCE), deadline)
             return self._keep(left)
 
     def idle(self) -> None:
@@ -150,13 +153,13 @@ class SpooledDelivery(MessageDelivery):
             self._adopt_due()
             deadline = compute_deadline(self._clock, self._timeout_ms)
             if self._spool.waiting and self._may_be_back(deadline):
-                self._replay(deadline)
+                self._replay(self._spool.oldest(_REPLAY_AT_ONCE), deadline)
 
     def flush(self, deadline: MonotonicNs) -> bool:
         """Send what waits; ``True`` only when nothing is left on disk nor on its way."""
         with self._in_use():
             while self._spool.waiting and self._clock.monotonic_ns() < deadline:
-                if not self._replay(deadline):
+                if not self._replay(self._spool.oldest(_REPLAY_AT_ONCE), deadline):
                     return False
             return self._inner.flush(deadline) and not self._spool.waiting
 
@@ -197,16 +200,18 @@ class SpooledDelivery(MessageDelivery):
         """Return ``False`` in an outage, until it is time to try and the broker takes one of the waiting messages."""
         if self._retry_ns is None:
             return True
-        return self._clock.monotonic_ns() >= self._retry_ns and self._replay(deadline, 1, within_ms=_PROBE_MS)
+        if self._clock.monotonic_ns() < self._retry_ns:
+            return False
+        place = next(self._probes) % _REPLAY_AT_ONCE  # the next one each time: the broker may never take the oldest
+        return self._replay(self._spool.oldest(place + 1)[-1:], deadline, _PROBE_MS)
 
     def _keep(self, left: Undelivered) -> Undelivered:
         taken = self._spool.put(left.retriable) if left.retriable else 0
         self._counts["spooled"] += taken
         return Undelivered(left.retriable[taken:], left.rejected)
 
-    def _replay(self, deadline: MonotonicNs, count: int = _REPLAY_AT_ONCE, *, within_ms: int = PATIENCE_MS) -> bool:
-        """Send some of what waits; return whether the broker took it all."""
-        waiting = self._spool.oldest(count)
+    def _replay(self, waiting: Sequence[WaitingMessage], deadline: MonotonicNs, within_ms: int = PATIENCE_MS) -> bool:
+        """Send ``waiting``; return whether the broker took it all."""
         if not waiting:
             return True
         left = self._send([each.message for each in waiting], deadline, within_ms)
