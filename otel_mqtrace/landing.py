@@ -131,9 +131,9 @@ def claim(file: IO[bytes]) -> bool:
     return True
 
 
-def sync_directory(directory: Path) -> None:
-    """Flush the names in ``directory`` to the disk: a file is only safe when its name is."""
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+def sync_path(path: Path) -> None:
+    """Flush a file, or the names in a directory, to the disk: a file is only safe when its name is."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
@@ -198,7 +198,7 @@ class _Part(ABC):
         self._close()
         for directory in itertools.islice(self._final.parents, 3):  # of the day, native, and the landing
             with contextlib.suppress(OSError):  # some file systems cannot
-                sync_directory(directory)
+                sync_path(directory)
         return LandedPart(
             file=f"{self._final.parent.name}/{self._final.name}",
             messages=self.messages,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import zlib
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.pairing import Position
-from bridge.storage.paths import write_atomically
+from bridge.storage.paths import replace_text
 from otel_mqtrace._errors import UsageError, describe_reason, describe_write_fix
 
 if TYPE_CHECKING:
@@ -54,10 +52,7 @@ def write_state(file: AnyPath, content: Any) -> None:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with write_atomically(file) as unready, Path(unready).open("w", encoding="utf-8") as open_file:
-            open_file.write(json.dumps(content, separators=(",", ":")))  # json.dump takes three times as long
-            open_file.flush()
-            os.fsync(open_file.fileno())
+        replace_text(file, json.dumps(content, separators=(",", ":")))  # json.dump takes three times as long
     except OSError as error:
         raise not_written(file, error) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import os
 import re
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bridge.storage.stores import Store, open_store
 from otel_mqtrace._errors import UnreadableInputError, UsageError
+from otel_mqtrace.landing import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -316,6 +318,26 @@ def write_atomically(target: str | AnyPath) -> Iterator[str]:
                 final.write_bytes(content.read_buffer())
     finally:
         unready.unlink(missing_ok=True)
+
+
+def replace_text(target: AnyPath, text: str) -> None:
+    """Write ``target`` anew, flushed to the disk: a reader finds the old text or this one, never half of it."""
+    with write_atomically(target) as unready, Path(unready).open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush_tree(directory: AnyPath) -> None:
+    """Flush all files below a directory of this machine, and their names, to the disk; a store does so by itself."""
+    if not isinstance(directory, Path) or not directory.exists():
+        return
+    for path in (*directory.rglob("*"), directory, directory.parent):
+        try:
+            sync_path(path)
+        except OSError:  # some file systems cannot flush names
+            if path.is_file():
+                raise
 
 
 def sorted_glob(directory: AnyPath, pattern: str) -> list[AnyPath]:

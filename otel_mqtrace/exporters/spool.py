@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.packing import TraceMessage
-from otel_mqtrace.landing import sync_directory
+from otel_mqtrace.landing import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -292,7 +292,7 @@ class Spool:
             with suppress(FileExistsError):
                 created = _open_segment(self._directory / name, "x+b")
         with self._logging():  # some file systems cannot; the messages themselves are still synced
-            sync_directory(self._directory)
+            sync_path(self._directory)
         self._own = created
         self._segments.append(created)
         return created

@@ -9,6 +9,7 @@ so a run that failed or was killed leaves nothing.
 from __future__ import annotations
 
 import json
+import math
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -20,7 +21,15 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bridge.storage.locks import hold
-from bridge.storage.paths import list_files, make_directory, read_row_groups, remove_tree, write_atomically
+from bridge.storage.paths import (
+    flush_tree,
+    list_files,
+    make_directory,
+    read_row_groups,
+    remove_tree,
+    replace_text,
+    write_atomically,
+)
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.report.headline import count_matched
@@ -133,9 +142,10 @@ class History:
             path.write_text(json.dumps([asdict(drop) for drop in drops], ensure_ascii=False), encoding="utf-8")
 
     def commit(self, line: dict[str, Any]) -> None:
-        """Append this run's line, flushed to disk, and drop the state that only earlier lines refer to."""
+        """Append this run's line once its files are on the disk; drop the state that only earlier lines refer to."""
         if self.directory is None:
             return
+        flush_tree(self.directory / _STATE)
         line = {**line, "open_files": self._count_files(self.run)}
         self._append(self.directory / RUNS, json.dumps(line, ensure_ascii=False, default=str) + "\n")
         _drop_states(self.directory, keep=self.run)
@@ -151,10 +161,7 @@ class History:
         if len(before) != len(self.runs):  # this run paused, and lost its place
             raise UsageError(f"--history {self.directory} was used by another run meanwhile: run one at a time")
         kept = before if len(before) < _MOST_RUNS else before[-_KEPT_RUNS:]
-        with write_atomically(path) as unready, Path(unready).open("w", encoding="utf-8") as file:
-            file.writelines([*kept, line])
-            file.flush()
-            os.fsync(file.fileno())
+        replace_text(path, "".join([*kept, line]))
 
     def _state(self, run: int | None, name: str) -> AnyPath | None:
         return self.directory.absolute() / _STATE / f"run={run}" / name if self.directory and run else None
@@ -223,12 +230,28 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
     try:
         for line in whole.splitlines():
             run = json.loads(line)
-            int(run["run"])
+            _check_numbers(run)
             runs.append(run)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         place = f"{path}:{len(runs) + 1}"
         raise UnreadableInputError(f"{place} is not a history of runs: {error}; name another --history") from error
     return tuple(runs)
+
+
+def _check_numbers(run: dict[str, Any]) -> None:
+    """Raise ``ValueError`` where the line of a run has something else than a number that a later run counts with."""
+    rate = run.get("match_rate")  # null where no key was to be matched
+    numbers = [
+        ("run", run["run"]),
+        ("open_files", run.get("open_files", 0)),
+        ("match_rate", 0 if rate is None else rate),
+    ]
+    for counts in ("status", "unexplained", "lifecycle"):
+        numbers += run.get(counts, {}).items()
+    numbers += [(side, counts.get("records_read", 0)) for side, counts in run.get("inputs", {}).items()]
+    for name, number in numbers:
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise ValueError(f"{name} is {json.dumps(number)}, not a number")
 
 
 def _list_states(directory: AnyPath) -> Iterable[AnyPath]:

@@ -7,17 +7,15 @@ at all. All batches together are what one batch run would have read, but for the
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from bridge.storage.paths import list_files, open_parquet, read_row_groups, remove_tree, write_atomically
+from bridge.storage.paths import flush_tree, list_files, open_parquet, read_row_groups, remove_tree, replace_text
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.reading import EventSide, join_groups, open_rows
 from spark_jobs.judging.facts import Survey, survey
@@ -66,7 +64,8 @@ class Ingested:
         return self.directory / f"{_DIRECTORY}{name}"
 
     def commit(self, name: str, batch: Batch, *, instead_of: Sequence[str] = ()) -> None:
-        """List a batch whose files are in its directory, and remove those that it replaces."""
+        """List a batch whose files are in its directory, flushed to disk, and remove those that it replaces."""
+        flush_tree(self.place(name))
         self._write({**self._read(), name: batch}, without=instead_of)
 
     def compact(self, *, most_batches: int = _MOST_BATCHES) -> None:
@@ -186,10 +185,8 @@ class Ingested:
     def _write(self, listed: Mapping[str, Batch], *, without: Sequence[str] = ()) -> None:
         """Replace the list, flushed to disk, and remove the batches that are not in it any more."""
         left = {name: batch for name, batch in sorted(listed.items()) if name not in without}
-        with write_atomically(self.directory / _LIST) as unready, Path(unready).open("w", encoding="utf-8") as file:
-            file.write(json.dumps({name: self._to_plain(batch) for name, batch in left.items()}, ensure_ascii=False))
-            file.flush()
-            os.fsync(file.fileno())
+        plain = {name: self._to_plain(batch) for name, batch in left.items()}
+        replace_text(self.directory / _LIST, json.dumps(plain, ensure_ascii=False))
         self._listed = left
         for name in without:
             remove_tree(self.place(name))

@@ -11,14 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
 from bridge.page.wording import plural
 from bridge.storage.locks import hold
-from bridge.storage.paths import as_path, write_atomically
+from bridge.storage.paths import as_path, replace_text
 from otel_mqtrace._clock import pause
 from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 from spark_jobs.jobs.batch import conclude, reconcile
@@ -205,8 +204,7 @@ class Ingest:
                     f"{self._directory} was read with {name} {before.get(name)}: give the same, or another --out"
                 )
         writers = {name: (getattr(chosen.options, name), why) for name, why in chosen.reasons.items()}
-        with write_atomically(self._how) as unready:
-            Path(unready).write_text(json.dumps({**given, _WRITERS: writers}), encoding="utf-8")
+        replace_text(self._how, json.dumps({**given, _WRITERS: writers}))
 
     def _read_how(self) -> dict[str, Any]:
         try:

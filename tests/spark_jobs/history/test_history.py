@@ -1,6 +1,7 @@
 """The history on disk: one run at a time, and nothing of a run that did not end."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +34,13 @@ def test_line_that_a_crash_cut_off_is_removed(tmp_path):
     assert (tmp_path / history.RUNS).read_text() == '{"run": 1}\n{"run": 2, "open_files": 0}\n'
 
 
-@pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', '{"run": 1e999}', "text"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("[1]", "{}", '{"run": "x"}', '{"run": 1e999}', '{"run": 1, "open_files": "3"}', "text"),
+        *('{"run": 1, "status": 3}', '{"run": 1, "unexplained": {"otlp": null}}', '{"run": 1, "inputs": {"otlp": 3}}'),
+    ],
+)
 def test_file_that_is_not_a_history_is_refused(tmp_path, line):
     text = f'{{"run": 1}}\n{line}\n'
     (tmp_path / history.RUNS).write_text(text)
@@ -76,6 +83,17 @@ def test_state_of_a_run_is_removed_by_the_next_commit(kept):
         past.commit({"run": 3})
     assert not (kept / "open").exists()
     assert [json.loads(line)["run"] for line in (kept / history.RUNS).read_text().splitlines()] == [1, 2, 3]
+
+
+def test_files_of_a_run_are_flushed_to_the_disk_before_its_line(kept, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_ino))
+    with history.open_history(kept) as past:
+        past.keep_used_drops([])
+        past.commit({"run": 2})
+    *state, line = (kept / name for name in ("open/run=2/paid.json", "open/run=2", "open", RUNS))
+    assert {path.stat().st_ino for path in state} <= set(flushed[:-1])
+    assert flushed[-1] == line.stat().st_ino
 
 
 def test_state_of_a_run_that_failed_is_dropped(kept):
