@@ -141,6 +141,7 @@ _CONNECT_S: Final = 5.0
 _NO_LOCAL_DIRECTORY: Final = 53  # the exit code of a JVM of Spark's that could not create its temporary directory
 _HADOOP: Final = "spark.hadoop."
 _JARS: Final = "spark.jars"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
 _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -281,7 +282,8 @@ def _deploy(place: str, own: Mapping[str, str]) -> SparkSession:
         _reach("Spark master", place, *(f"//{each}" for each in place.removeprefix(_STANDALONE).split(",")))
     is_local = place.startswith("local")
     _set_environment(is_local=is_local)
-    options = (f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(_LOCAL_JVM if is_local else ()))
+    # Not beside options that are given: a JVM refuses two collectors.
+    chosen = own.get(_JAVA_OPTIONS, " ".join(_LOCAL_JVM) if is_local else "")
     is_alone = bool(_ONE_PROCESS.fullmatch(place))
     imports = {"PYTHONPATH": search_path(), "PYTHONSAFEPATH": "1"} if is_alone else {}
     settings = {
@@ -289,9 +291,11 @@ def _deploy(place: str, own: Mapping[str, str]) -> SparkSession:
         **(_LOCAL if is_local else {}),
         # Without the working directory, which may have packages of our names (Python 3.11).
         **{f"spark.executorEnv.{name}": value for name, value in imports.items()},
-        "spark.driver.extraJavaOptions": " ".join(options),
+        **own,
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {chosen}",
+        "spark.master": place,
     }
-    session = _start({**settings, **own, "spark.master": place})
+    session = _start(settings)
     if not is_alone:
         session.sparkContext.addPyFile(str(_pack_code()[1]))
     return session

@@ -249,9 +249,9 @@ def _decode(bodies: Iterable[_PlacedBody], tally: _Tally, *, explode_batches: bo
             items = iter([bad_json(body_index, None, body)])
         else:
             items = body_json(body_index, body, explode_batches=explode_batches)
+            tally.replaced += body.replaced
         for item in items:
             tally.passed += 1
-            tally.replaced += str(item).count("\ufffd")
             if error := item.get("error"):
                 record = "" if item["record_index"] is None else f" record {item['record_index']}"
                 tally.count_defect(

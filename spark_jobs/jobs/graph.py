@@ -25,7 +25,7 @@ from spark_jobs.jobs.workspace import open_engine, replace_outcome, work_directo
 from spark_jobs.judging.facts import Survey, read_facts
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.policy import make_plan
-from spark_jobs.session import check_start, configure_stores
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, configure_stores
 from spark_jobs.sources.files import find_inputs
 from spark_jobs.sums import sum_of
 
@@ -63,8 +63,9 @@ def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progr
         find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format),
     )
     check_places(options, GRAPH_FILES)
-    name = "local" if options.master is None and not options.conf else "spark"
-    if name == "spark":
+    name = "local"
+    if options.master or options.conf or options.driver_memory != DEFAULT_DRIVER_MEMORY:
+        name = "spark"
         check_start(master=options.master, driver_memory=options.driver_memory)
     opened = open_engine(name, options, progress=progress, description="mqtrace graph")
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as engine:

@@ -264,7 +264,9 @@ def test_options_reach_the_codec_of_a_raw_body(mqtrace):
     _, out, _ = mqtrace("decode", "--msg-type-map", "b", "--charset", "gbk", "-", stdin=body)
     (item,) = objects(out)
     assert (item["msg_type"], item["keys"]) == ("Order_Msg", "订单")
-    assert "replaced by U+FFFD: give the writer's --charset if that is not utf-8" in mqtrace("decode", stdin=body)[2]
+    batch = body.replace(b"\x01ID\x01", b"\x01A,B\x01").replace(b"OFF", "\ufffd".encode())  # which the writer sent
+    notice = "4 characters replaced by U+FFFD: give the writer's --charset if that is not utf-8"
+    assert notice in mqtrace("decode", "--explode-batches", stdin=batch)[2]
 
 
 def test_raw_body_of_utf_16_may_begin_with_its_byte_order_mark(mqtrace):

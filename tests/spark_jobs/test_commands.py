@@ -72,6 +72,7 @@ WRONG = {
         (["--otlp", SIDES[3]], "--out"),
         (["--otlp", SIDES[3], "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         (["--otlp", SIDES[3], "--out", "taken"], "cannot create --out taken"),
+        (["--otlp", SIDES[3], "--out", "o", "--driver-memory", "lots"], "invalid driver memory 'lots'"),
         (["--otlp", SIDES[3], "--out", "landing"], "--out landing is a landing"),
         (["--otlp", NO_JAEGER, "--out", "o"], "no Jaeger answers at 127.0.0.1:1"),
     ],

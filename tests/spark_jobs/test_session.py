@@ -82,6 +82,16 @@ def test_running_session_is_returned_and_settings_that_a_run_needs_win_over_thos
 
 
 @pytest.mark.spark
+def test_given_options_of_the_jvm_leave_its_log_settings(monkeypatch):
+    def start(conf):
+        raise KeyboardInterrupt(conf.get("spark.driver.extraJavaOptions"))
+
+    monkeypatch.setattr("pyspark.SparkContext.getOrCreate", start)
+    with pytest.raises(KeyboardInterrupt, match=r"^-Dlog4j2\.configurationFile=\S+ -XX:\+UseG1GC$"):
+        session.build_session(master="local[1]", extra={"spark.driver.extraJavaOptions": "-XX:+UseG1GC"})
+
+
+@pytest.mark.spark
 def test_cost_counts_the_jobs_of_its_group_only(spark):
     spark.range(3).collect()
     with session.job_group(spark, "of-a-test", "two jobs"):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _ANY: Final = bytes(range(256))
 _ASCII: Final = _ANY[:128]
 _TERMINATOR: Final = RECORD_TERMINATOR.encode()
+_REPLACEMENT: Final = "\ufffd"
 
 
 def text_of(body: bytes, charset: str) -> str:
@@ -120,6 +121,7 @@ class DecodedBody:
     ``contexts`` have exactly one bean each; ``record_indexes``, ``dialects`` and ``shapes`` stand beside them, item by
     item. A dialect is the newest known writer of that shape and of the caller's map of message types (``writer_of``),
     ``None`` for one that no client writes. ``len(contexts) + len(errors)`` is the number of records in the body.
+    ``replaced`` counts the U+FFFD that stand for bytes that the charset cannot read.
     """
 
     contexts: tuple[TraceContext, ...] = ()
@@ -127,6 +129,7 @@ class DecodedBody:
     record_indexes: tuple[int, ...] = ()
     dialects: tuple[str | None, ...] = ()
     shapes: tuple[Shape, ...] = ()
+    replaced: int = 0
 
 
 def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8") -> DecodedBody:
@@ -143,7 +146,10 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
     errors: list[BadRecord] = []
     indexes: list[int] = []
     plans: list[_Plan] = []
-    for index, (fields, quirk) in enumerate(_cut_records(text_of(body, charset))):
+    text, replaced = text_of(body, charset), 0
+    if _REPLACEMENT in text:  # the writer may have sent it, too
+        replaced = text.count(_REPLACEMENT) - body.decode(charset, errors="ignore").count(_REPLACEMENT)
+    for index, (fields, quirk) in enumerate(_cut_records(text)):
         try:
             plan = _find_plan(fields, quirk, msg_type_map)
             values = _parse_fields(fields, plan)
@@ -155,7 +161,7 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
         indexes.append(index)
         plans.append(plan)
     dialects, shapes = tuple(plan.dialect for plan in plans), tuple(plan.shape for plan in plans)
-    return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, shapes)
+    return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, shapes, replaced)
 
 
 def decode_values(text: str, *, msg_type_map: str) -> Iterator[tuple[_Record, tuple[Any, ...] | BadRecord]]:

@@ -117,7 +117,7 @@ def _make_plan(dialect_name: str, trace_type: TraceType, access_channel: AccessC
     quirk = dialect.cloud_quirk(trace_type, access_channel)
     if quirk is CloudSubAfter.GLUED:
         raise EncodeError(
-            f"dialect {dialect_name} writes a CLOUD SubAfter without terminator, which destroys its neighbours;"
+            f"RocketMQ {dialect.releases} writes a CLOUD SubAfter without terminator, which destroys its neighbours;"
             " choose 5.3.1 or later",
             field="access_channel",
         )
