@@ -36,8 +36,12 @@ def _put_each(kafka, topic, times_ms, **options):
 
 
 def _search(kafka, topic, arrivals, *msg_ids, key=None):
-    answer = search_once(TopicArchive(kafka.bootstrap_servers, [topic], arrivals=arrivals), *msg_ids, key=key)
-    return [story.msg_id for story in answer.stories], answer.searched.messages
+    steps = [(0, 0)]
+    archive = TopicArchive(
+        kafka.bootstrap_servers, [topic], arrivals=arrivals, on_progress=lambda *at: steps.append(at)
+    )
+    answer = search_once(archive, *msg_ids, key=key)
+    return [story.msg_id for story in answer.stories], answer.searched.messages, steps[-1]
 
 
 @pytest.mark.parametrize(
@@ -54,14 +58,14 @@ def _search(kafka, topic, arrivals, *msg_ids, key=None):
 )
 def test_messages_of_a_time_range_are_found(kafka, topic, begin_ms, first, last, expected):
     bounds = [None if hour is None else begin_ms + hour * HOUR_MS for hour in (first, last)]
-    found, read = _search(kafka, topic, ArrivalRange(*bounds), key="order-1")
-    assert (found, read) == ([f"M{hour}" for hour in expected], len(expected))
+    found, read, progress = _search(kafka, topic, ArrivalRange(*bounds), key="order-1")
+    assert (found, read, progress) == ([f"M{hour}" for hour in expected], len(expected), (len(expected),) * 2)
 
 
 def test_message_with_a_timestamp_out_of_order_is_found(kafka, begin_ms):
     name = kafka.create_topic("peer-query-out-of-order")
     _put_each(kafka, name, [begin_ms + late_ms for late_ms in (0, MARGIN_MS - 1_000, 500)])
-    found, _ = _search(kafka, name, ArrivalRange(begin_ms, begin_ms + 1_000), "M0", "M1", "M2")
+    found, *_ = _search(kafka, name, ArrivalRange(begin_ms, begin_ms + 1_000), "M0", "M1", "M2")
     assert found == ["M0", "M2"]
 
 
