@@ -16,7 +16,7 @@ from bridge.page.wording import duration, offset
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bridge.page.markup import Markup
+    from markupsafe import Markup
 
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 960.0, 16.0, 130.0, 40.0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from markupsafe import Markup
+
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
-from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, open_templates, style_sheet
+from bridge.page.markup import AMBER, GREEN, RED, SLATE, content_policy, element, open_templates, style_sheet
 from bridge.page.wording import ABSENT, duration, plural, utc, visible
 from bridge.query import details
 from bridge.query.findings import describe_bad, findings, summarise
@@ -95,7 +97,7 @@ def page(answer: Answer) -> str:
     title = plural(len(answer.stories), "message")
     if len(answer.stories) == 1:
         title = visible(answer.stories[0].msg_id, limit=60)
-    return template.render(answer=answer, title=title, style=Markup(style), policy=content_policy(style))
+    return template.render(answer=answer, title=title, style=style, policy=content_policy(style))
 
 
 _FILTERS: Final = {"plural": plural, "utc": utc, "visible": visible}

@@ -31,7 +31,8 @@ from spark_jobs.report.wording import count, duration, percent, plural, utc, vis
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from bridge.page.markup import Markup
+    from markupsafe import Markup
+
     from spark_jobs.report.result import Finding, Latency
 
 _WIDTH, _LEFT, _RIGHT = 1000, 56, 12

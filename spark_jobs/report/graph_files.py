@@ -17,7 +17,6 @@ from bridge.page.markup import (
     GREEN,
     RED,
     SLATE,
-    Markup,
     content_policy,
     drawing,
     element,
@@ -33,6 +32,8 @@ from spark_jobs.report.wording import count, plural, utc, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from markupsafe import Markup
 
     from spark_jobs.report.graph import Edge, Graph, Node
 
@@ -373,7 +374,7 @@ def render_graph_page(graph: Graph) -> str:
     page = environment().get_template("graph.html.j2")
     return page.render(
         policy=content_policy(style),
-        style=Markup(style),
+        style=style,
         drawing=graph_svg(graph),
         figures=_figures(graph),
         scope=f"From {read}, events from {utc(graph.first_ms)} to {utc(graph.last_ms)}.",

@@ -89,7 +89,7 @@ def _page(result: Result, shown: ShownSamples) -> str:
         figures=list_figures(result),
         scope=describe_scope(result),
         sign=sign(result.verdict),
-        style=Markup(style),  # noqa: S704 - our own file
+        style=style,
         script=Markup(script),  # noqa: S704 - our own file
         policy=content_policy(style, script),
         sections=sections,

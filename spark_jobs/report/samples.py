@@ -12,7 +12,6 @@ from markupsafe import Markup, escape
 
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import RED, SIDE_COLOUR, SLATE, fill_template
-from bridge.page.markup import Markup as Drawing
 from bridge.page.wording import TITLES, UNKNOWN_GROUP
 from spark_jobs.report.glossary import FINE, group_field_verdict, label_finding, rank_finding
 from spark_jobs.report.templating import environment
@@ -211,7 +210,7 @@ def _evidence(sample: Sample) -> Iterator[tuple[str, str]]:
         yield side, ", ".join(parts)
 
 
-def _lane(sample: Sample, timeline: Sequence[Sample]) -> Drawing:
+def _lane(sample: Sample, timeline: Sequence[Sample]) -> Markup:
     this = next((event for event in timeline if _identity(event) == _identity(sample)), sample)
     return swimlane(timeline if this is not sample else (*timeline, sample), this)
 
@@ -234,7 +233,7 @@ _SIDES: Final = (("native", "native"), ("otlp", "OTLP"))
 _BROKER: Final = "Broker"
 
 
-def swimlane(events: Sequence[Sample], this: Sample | None = None) -> Drawing:
+def swimlane(events: Sequence[Sample], this: Sample | None = None) -> Markup:
     """Return the drawing with ``this`` event outlined, or an empty one where no side has a time.
 
     An event that one side did not record is a dotted box in its row; a failure has a red outline.
@@ -242,7 +241,7 @@ def swimlane(events: Sequence[Sample], this: Sample | None = None) -> Drawing:
     lanes = {name: rows for name, rows in _lanes(events, this).items() if any(rows.values())}
     bars = [bar for rows in lanes.values() for row in rows.values() for bar in row]
     if not bars:
-        return Drawing("")
+        return Markup("")
     scale = scale_of(bars, words_at_left=True)
     packed = [
         Lane(name, tuple((word, row) for word, bars in rows.items() for row in pack_rows(bars, scale)))

@@ -8,7 +8,9 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bridge.page.markup import Markup, open_templates
+from markupsafe import Markup
+
+from bridge.page.markup import open_templates
 from otel_mqtrace._errors import MissingExtraError
 from spark_jobs.report import wording
 from spark_jobs.report.charts import swatch
