@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import unnest
+from spark_jobs.columns import take_rows, unnest
 from spark_jobs.judging.columns import NullableInts, is_any_of, is_equal, maximum
 from spark_jobs.judging.merge import COUNTS
 from spark_jobs.report.result import AGES, Finding
@@ -17,9 +17,9 @@ from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from spark_jobs.columns import Column
+    from spark_jobs.columns import Column, Mask
     from spark_jobs.judging.facts import Facts
 
 _BUCKET_MS: Final = 600_000
@@ -54,17 +54,18 @@ def _age_bands(
     waits = is_equal(status, Status.PENDING.value) | is_any_of(reason, _OPEN)
     carried = is_any_of(lifecycle, CARRIED_ON)
     last = end - find_last(verdicts) if carried.any() else end
+    labels, limits = zip(*AGES, strict=True)
+    multiples = [multiple * grace_ms + 1 for multiple in _MULTIPLES]
     return {
-        "age": _name_each(waits, end - event, name_age),
-        "open_break_age": _name_each(carried, last, lambda age_ms: name_open_age(age_ms, grace_ms)),
+        "age": _name_bands(end - event, waits, limits[:-1], (*labels, None)),
+        "open_break_age": _name_bands(last, carried, multiples, OPEN_AGES),
     }
 
 
-def _name_each(mask: Any, age: NullableInts, name: Any) -> Column:
-    names: list[str | None] = [None] * len(mask)
-    for row in np.flatnonzero(mask).tolist():
-        names[row] = name(int(age.values[row]) if age.known[row] else None)
-    return pa.array(names, pa.string())
+def _name_bands(age: NullableInts, mask: Mask, limits: Sequence[int], names: Sequence[str | None]) -> Column:
+    """Return for the rows of ``mask`` the name of the band that the age is in, the last one for an unknown age."""
+    bands = np.where(age.known, np.searchsorted(limits, age.values, side="right"), len(names) - 1)
+    return take_rows(pa.array(names, pa.string()), np.where(mask, bands, -1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +194,3 @@ def find_last(verdicts: Mapping[str, Column]) -> NullableInts:
         NullableInts.of(verdicts[f"{side}.{name}"]) for side in ("native", "otlp") for name in ("start_ms", "end_ms")
     )
     return maximum(*(one.believable() for one in times))
-
-
-def name_age(age_ms: int | None) -> str | None:
-    """Return the band of ``AGES`` that an open event of this age belongs to."""
-    if age_ms is None:
-        return None
-    return next(name for name, below_ms in AGES if below_ms is None or age_ms < below_ms)
-
-
-def name_open_age(age_ms: int | None, grace_ms: int) -> str:
-    """Return which of ``OPEN_AGES`` an open key of this age belongs to."""
-    if age_ms is None:
-        return OPEN_AGES[-1]
-    multiple = int(np.searchsorted([multiple * grace_ms for multiple in _MULTIPLES], age_ms))
-    return OPEN_AGES[multiple]
