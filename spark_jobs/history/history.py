@@ -1,7 +1,7 @@
 """The history of runs on disk: one line a run, and the state that the next run takes over.
 
-Lines are appended to ``runs.jsonl``, of which the last 1,000 are kept once there are 2,000. Its last whole line counts,
-so a run that failed or was killed leaves nothing.
+A run that ends replaces ``runs.jsonl`` by its last 2,000 lines and its own. The last line counts, so a run that failed
+or was killed leaves nothing.
 ``open/run=<number>`` holds the ``open_files`` of that line: ``events`` (``EVENT`` of open keys), ``closed``
 (``CLOSED``, the positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
 """
@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -47,7 +45,7 @@ RUNS: Final = "runs.jsonl"
 
 _STATE: Final = "open"
 _EVENTS, _CLOSED, _USED_DROPS = "events", "closed", "paid.json"
-_MOST_RUNS, _KEPT_RUNS = 2_000, 1_000  # lines; a stream adds one every round
+_KEPT_RUNS: Final = 2_000  # a stream adds one every round
 _GROUP_ROWS: Final = 65_536  # so many positions are read at a time
 
 
@@ -142,26 +140,20 @@ class History:
             path.write_text(json.dumps([asdict(drop) for drop in drops], ensure_ascii=False), encoding="utf-8")
 
     def commit(self, line: dict[str, Any]) -> None:
-        """Append this run's line once its files are on the disk; drop the state that only earlier lines refer to."""
+        """Add this run's line once its files are on the disk; drop the state that only earlier lines refer to.
+
+        Raises:
+            UsageError: another run has added a line meanwhile.
+        """
         if self.directory is None:
             return
         flush_tree(self.directory / _STATE)
-        line = {**line, "open_files": self._count_files(self.run)}
-        self._append(self.directory / RUNS, json.dumps(line, ensure_ascii=False, default=str) + "\n")
-        _drop_states(self.directory, keep=self.run)
-
-    def _append(self, path: AnyPath, line: str) -> None:
-        if isinstance(path, Path) and len(self.runs) < _MOST_RUNS:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            return
-        before = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        if len(before) != len(self.runs):  # this run paused, and lost its place
+        path = self.directory / RUNS
+        if History(runs=_read_runs(path)).last_run != self.last_run:  # this run paused, and lost its place
             raise UsageError(f"--history {self.directory} was used by another run meanwhile: run one at a time")
-        kept = before if len(before) < _MOST_RUNS else before[-_KEPT_RUNS:]
-        replace_text(path, "".join([*kept, line]))
+        lines = (*self.runs[-_KEPT_RUNS:], {**line, "open_files": self._count_files(self.run)})
+        replace_text(path, "".join(f"{json.dumps(each, ensure_ascii=False, default=str)}\n" for each in lines))
+        _drop_states(self.directory, keep=self.run)
 
     def _state(self, run: int | None, name: str) -> AnyPath | None:
         return self.directory.absolute() / _STATE / f"run={run}" / name if self.directory and run else None
@@ -218,17 +210,9 @@ def open_history(directory: AnyPath | None) -> Iterator[History]:
 
 
 def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
-    """Return the lines of earlier runs; what a crash left behind the last newline is cut off the file."""
-    if not path.exists():
-        return ()
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if whole != data and isinstance(path, Path):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
     runs: list[dict[str, Any]] = []
     try:
-        for line in whole.splitlines():
+        for line in path.read_bytes().splitlines() if path.exists() else ():
             run = json.loads(line)
             _check_numbers(run)
             runs.append(run)
