@@ -55,8 +55,6 @@ WRONG = {
         ([*SIDES, "--out", "o", "--otlp-format", "xml"], "unknown OTLP format 'xml'"),
         ([*SIDES, "--out", "o", "--msg-type-map", "c"], "unknown message type map 'c'"),
         ([*SIDES, "--out", "o", "--charset", "klingon"], "--charset: unknown charset 'klingon'"),
-        ([*SIDES, "--out", "o", "--master", "perl"], "unknown Spark master 'perl'"),
-        ([*SIDES, "--out", "o", "--driver-memory", "lots"], "invalid driver memory 'lots'"),
         ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger l.json: no such file, directory or match"),
         ([*SIDES[:2], "--otlp", SIDES[3]], "missing option --out"),
         (["--otlp", SIDES[3], "--out", "o"], "missing option --native"),

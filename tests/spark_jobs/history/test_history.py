@@ -39,17 +39,6 @@ def test_file_that_is_not_a_history_is_refused(tmp_path, line):
     assert (tmp_path / history.RUNS).read_text() == text
 
 
-@pytest.mark.parametrize("text", ["[", '[{"count": 1}]', "3"])
-def test_damaged_list_of_used_drops_is_refused(tmp_path, text):
-    """Taken for empty, they would be spent twice."""
-    (tmp_path / history.RUNS).write_text('{"run": 1}\n')
-    paid = tmp_path / "open" / "run=1" / "paid.json"
-    paid.parent.mkdir(parents=True)
-    paid.write_text(text)
-    with history.open_history(tmp_path) as past, pytest.raises(UnreadableInputError, match="name another --history"):
-        past.used_drops()
-
-
 @pytest.fixture
 def kept(tmp_path):
     closed = pa.Table.from_pylist([{"side": "native", "path": "a", "raw_hash": 7, "first_seen_run": 1}], schema=CLOSED)
@@ -112,6 +101,7 @@ def test_history_that_lost_a_file_or_lines_is_refused(kept, lost, left):
 
 
 def test_damaged_state_is_refused(kept):
+    """Used drops that were taken for none would be spent twice."""
     with history.open_history(kept) as past:
         for path in (*past.carried_files(), *past.closed_files()):
             Path(path).write_bytes(b"PAR1 no more")
@@ -119,6 +109,10 @@ def test_damaged_state_is_refused(kept):
             history.read_rows(past.carried_files()[0], EVENT)
         with pytest.raises(UnreadableInputError, match="name another --history"):
             read_closed(past.closed_files())
+        for text in ("[", '[{"count": 1}]', "3"):
+            (kept / "open" / "run=1" / "paid.json").write_text(text)
+            with pytest.raises(UnreadableInputError, match="name another --history"):
+                past.used_drops()
 
 
 NOON_NS = WallNs(START_MS * 1_000_000)

@@ -54,13 +54,6 @@ def test_file_that_is_not_of_lines_is_never_cut(tmp_path, monkeypatch):
     assert (split.begin, split.end) == (0, 250)
 
 
-def test_too_long_line_is_refused_in_the_executor(tmp_path, monkeypatch):
-    monkeypatch.setattr(splits, "LONGEST_LINE_BYTES", 1000)
-    (split,) = split_file(file_of(tmp_path / "x.jsonl", b"{}\n" + b"x" * 1001 + b"\n"))
-    with pytest.raises(UnreadableInputError, match=r"x\.jsonl has a line of more than .*\(at byte 3\)"):
-        list(read_lines(split))
-
-
 @pytest.fixture
 def path(tmp_path):
     """Six lines: one begins like another, one holds U+2028 and a carriage return, one is no UTF-8."""
@@ -141,7 +134,8 @@ def test_native_line_that_is_too_long_is_named_with_the_advice_for_a_landing(tmp
     path = tmp_path / "x.jsonl"
     long, short = ('{"body_base64": "%s"}' % ("A" * size) for size in (2000, 4))
     advice = "write each JSON object with body_base64 on a line of its own"
-    for text, place in ((f"{long}\n{short}\n", "at byte 0"), (f"{short}\n{long}", "the last one")):
+    texts = (f"{long}\n{short}\n", "at byte 0"), (f"{{}}\n{long}\n", "at byte 3"), (f"{short}\n{long}", "the last one")
+    for text, place in texts:
         path.write_text(text)
         with pytest.raises(UnreadableInputError, match=rf"x\.jsonl has a line of more than .*\({place}\): {advice}$"):
             list(map(list, map(body_batches, plan_bodies(source_files([str(path)], Side.NATIVE), parallelism=1).tasks)))
