@@ -119,16 +119,8 @@ def test_failure_of_spark_is_one_line_with_the_root_cause(spark, tmp_path, act, 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (
-            PeerError("kafka://h:1/t [0] has been silent at offset 7"),
-            PeerError,
-            r"^Spark failed: kafka://h:1/t \[0\] has been silent at offset 7; fix that",
-        ),
-        (
-            OSError(28, "No space left on device", "/there/otlp"),
-            PeerError,
-            r"^Spark failed: OSError: \[Errno 28\] No space left on device: '/there/otlp'; ",
-        ),
+        (PeerError("kafka://h:1/t is silent"), PeerError, "^Spark failed: kafka://h:1/t is silent; fix that"),
+        (OSError(28, "No space", "/otlp"), PeerError, r"^Spark failed: OSError: \[Errno 28\] No space: '/otlp'; "),
         (DamagedInputError("part-0.parquet: no"), PeerError, r"^Spark failed: part-0.parquet: no; fix that"),
         (ZeroDivisionError("ours"), PythonException, "ours"),
     ],

@@ -72,39 +72,34 @@ STORY = [
 ]
 
 
-def verdicts_of(events):
-    return verdicts_on(events), facts_of(events, POLICY)
-
-
-def lifecycles_of(verdicts):
+def lifecycles_of(events, *, policy=POLICY, run=None, closed=None, **facts):
+    verdicts = assign_lifecycle(
+        verdicts_on(events), policy, replace(facts_of(events, POLICY), **facts), run=run, closed=closed
+    )
     return {row["msg_id"]: (row["lifecycle"], row["first_seen_run"]) for row in verdicts.to_pylist()}
 
 
 def test_without_a_history_open_keys_are_new_and_have_no_run():
-    verdicts, facts = verdicts_of(STORY)
-    lifecycles = lifecycles_of(assign_lifecycle(verdicts, POLICY, facts, run=None))
-    assert lifecycles == {"Z": (None, None), "L": ("new", None), "B": ("resolved", 2), "O": ("still_open", 1)}
+    lifecycles = {"Z": (None, None), "L": ("new", None), "B": ("resolved", 2), "O": ("still_open", 1)}
+    assert lifecycles_of(STORY) == lifecycles
 
 
 def test_open_key_without_a_believable_time_never_expires():
-    verdicts, facts = verdicts_of([*STORY, publish("native", "N", start_ms=-1, end_ms=None)])
-    at_once = replace(POLICY, forget_after_ms=0)
-    assert lifecycles_of(assign_lifecycle(verdicts, at_once, facts, run=None))["N"] == ("new", None)
+    never = publish("native", "N", start_ms=-1, end_ms=None)
+    assert lifecycles_of([*STORY, never], policy=replace(POLICY, forget_after_ms=0))["N"] == ("new", None)
 
 
 def test_half_record_is_open_until_the_horizon():
-    late = [before("H", at_ms=10 * MINUTE_MS), consumed("H", at_ms=10 * MINUTE_MS)]
-    verdicts, facts = verdicts_of([*STORY, *late, before("G", at_ms=0), consumed("G", at_ms=0)])
-    lifecycles = lifecycles_of(assign_lifecycle(verdicts, POLICY, facts, run=None))
-    assert (lifecycles["H"][0], lifecycles["G"][0]) == ("new", None)
-    nothing_settled = lifecycles_of(assign_lifecycle(verdicts, POLICY, replace(facts, horizon_ms=None), run=None))
-    assert nothing_settled["G"][0] == "new"
+    halves = {"H": 10 * MINUTE_MS, "G": 0}
+    events = [*STORY, *(make(name, at_ms=at_ms) for name, at_ms in halves.items() for make in (before, consumed))]
+    assert [lifecycles_of(events)[name][0] for name in halves] == ["new", None]
+    assert lifecycles_of(events, horizon_ms=None)["G"][0] == "new"
 
 
 @pytest.mark.parametrize(("side", "other"), [("native", "otlp"), ("otlp", "native")])
 def test_open_key_at_the_position_of_a_closed_one_of_its_side_has_regressed(side, other):
     place = {"path": "a.jsonl", "record_index": 0, "raw_hash": 7, "line": 3}
-    verdicts, facts = verdicts_of([*both("Z", at_ms=0), *(publish(each, each, **place) for each in (side, other))])
+    events = [*both("Z", at_ms=0), *(publish(each, each, **place) for each in (side, other))]
     closed = pa.Table.from_pylist([{**place, "side": side, "first_seen_run": 2, "last_ms": START_MS}], schema=CLOSED)
-    lifecycles = lifecycles_of(assign_lifecycle(verdicts, POLICY, facts, run=4, closed=hash_closed(closed)))
+    lifecycles = lifecycles_of(events, run=4, closed=hash_closed(closed))
     assert lifecycles == {"Z": (None, None), side: ("regressed", 2), other: ("new", 4)}
