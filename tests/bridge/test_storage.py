@@ -32,17 +32,13 @@ from otel_mqtrace.landing import LandedMessage
         ("hdfs://name:8020/x/", "hdfs://name:8020/x"),
         ("hdfs:///x", "hdfs:///x"),
         ("hdfs:/x/y", "hdfs:///x/y"),
+        *(("report", "report"), ("file:///a/b", "/a/b"), ("C:/x", "C:/x")),
     ],
 )
-def test_url_of_a_store_is_a_store_path(text, shown):
+def test_url_of_a_store_is_a_store_path_and_anything_else_a_path_of_this_machine(text, shown):
     path = paths.as_path(text)
-    assert (type(path), str(path)) == (paths.StorePath, shown)
+    assert (isinstance(path, paths.StorePath), str(path)) == ("://" in shown, shown)
     assert pickle.loads(pickle.dumps(path)) == path == paths.as_path(path)
-
-
-@pytest.mark.parametrize(("text", "path"), [("report", "report"), ("file:///a/b", "/a/b"), ("C:/x", "C:/x")])
-def test_anything_else_is_a_path_of_this_machine(text, path):
-    assert paths.as_path(text) == Path(path)
 
 
 def test_url_without_a_name_is_refused():
