@@ -5,9 +5,13 @@ import shlex
 import sys
 from functools import cache
 from importlib import import_module
+from importlib.metadata import distributions
 from itertools import pairwise
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import otel_mqtrace
 from bridge.addresses import Kind
@@ -140,3 +144,11 @@ def test_change_log_has_the_version_of_the_project_file():
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == PROJECT["version"]
+
+
+def test_pins_without_a_marker_are_releases_for_the_oldest_python():
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".13"
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = {canonicalize_name(pin.name) for line in lines if "#" not in line and not (pin := Requirement(line)).marker}
+    needs = {canonicalize_name(each.name): each.metadata["Requires-Python"] or "" for each in distributions()}
+    assert [name for name in pins & needs.keys() if oldest not in SpecifierSet(needs[name])] == []
