@@ -86,11 +86,18 @@ def count_part(file: str, bodies: Iterable[tuple[int, int]]) -> LandedPart:
 
 
 def bodies_of_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield the arrival and the bytes of each body of a JSON-lines part; a torn last line is left out."""
-    for line in lines:
-        if line.endswith(b"\n"):
-            fields = json.loads(line)
-            yield fields["arrival_ms"], len(base64.b64decode(fields[BODY_BASE64]))
+    """Yield the arrival and the bytes of each body of a JSON-lines part, without damaged lines and a torn last one.
+
+    Raises ``ValueError``, ``KeyError`` or ``TypeError`` for a damaged first line: the part may be another program's.
+    """
+    for number, line in enumerate(lines):
+        try:
+            if line.endswith(b"\n"):
+                fields = json.loads(line)
+                yield fields["arrival_ms"], len(base64.b64decode(fields[BODY_BASE64]))
+        except (ValueError, KeyError, TypeError):
+            if number == 0:
+                raise
 
 
 def native_directory(landing: AnyPath) -> AnyPath:

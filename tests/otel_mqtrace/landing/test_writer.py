@@ -219,11 +219,11 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         LandingWriter(tmp_path, format="parquet").write([_message(1)])
 
 
-def test_orphan_is_counted_without_its_torn_last_line(writer, tmp_path):
+def test_orphan_is_counted_without_a_damaged_line_and_a_torn_last_one(writer, tmp_path):
     writer.write([_message(1, arrival_ms=NOW_MS + 1), _message(2, arrival_ms=NOW_MS + 2)])
     [path] = (tmp_path / "native").glob("date=*/.part-*")
     with path.open("ab") as file:
-        file.write(b'{"source":"T","arr')
+        file.write(b'\0\0\0\n{"source":"T","arr')
     writer.after_fork()  # lets go without finishing, as a death does
     LandingWriter(tmp_path).write([_message(3)])
     [orphan] = _manifest(tmp_path)
