@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
+from requests.adapters import HTTPAdapter
 
 from otel_mqtrace._clock import SystemClock, compute_deadline
 
@@ -26,10 +28,15 @@ class RepeatingSession(requests.Session):
 
     def __init__(self) -> None:
         super().__init__()
+        self._pid = os.getpid()
         self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any]] = {}
 
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
         """Send a request as :class:`requests.Session` does."""
+        if self._pid != os.getpid():  # on one connection a parent and its child would read each other's replies
+            self._pid = os.getpid()
+            for prefix in [*self.adapters]:
+                self.mount(prefix, HTTPAdapter())
         body, headers = named.get("data"), named.get("headers") or {}
         if args or not named.keys() <= _REPEATED or named.get("json") or self.cookies or type(body) is not bytes:
             return super().request(method, url, *args, **named)

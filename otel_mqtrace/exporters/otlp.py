@@ -39,6 +39,8 @@ _MODULES: Final = {
     HTTP: "opentelemetry.exporter.otlp.proto.http.trace_exporter",
 }
 _PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_IMPORTED_BY_EXPORTS: Final = ("google.protobuf.json_format", "netrc", "encodings.idna")
+"""Imported before: a child that is forked while a worker imports one would wait for it until the end."""
 _COMPRESSIONS: Final = {"none": "NoCompression", "deflate": "Deflate", "gzip": "Gzip"}
 """A compression as OTLP's variables name it → as the stock exporters' enumerations do."""
 _EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -93,6 +95,8 @@ def open_stock_exporter(
     """
     given = {name: value for name, value in settings.items() if value is not None}
     try:
+        for name in _IMPORTED_BY_EXPORTS:
+            importlib.import_module(name)
         module = _load_second_instance(_MODULES[protocol])
         if protocol == HTTP:
             from otel_mqtrace.exporters.http_session import CheckingSession, RepeatingSession  # noqa: PLC0415 - optional extra

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - a socket imports it; where a worker did so during a fork, the child hung
 import itertools
 import socket
 from contextlib import suppress

@@ -1,6 +1,7 @@
 """OpenTelemetry's exporters with our bytes: what arrives by either protocol, and what is lost."""
 
 import socket
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
@@ -23,6 +24,7 @@ from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.clocks import TickingClock
 from tests.support.lanes import GENEROUS_S, tracer_of
 from tests.support.otlp_receiver import GrpcReceiver, OtlpReceiver
+from tests.support.programs import run_in_child
 
 _BROKEN = ReadableSpan("broken", SpanContext(1, 2, is_remote=False), start_time=-1)
 
@@ -79,6 +81,15 @@ def test_request_is_repeated_until_the_receiver_is_back(spans, receiver, exporte
     receiver.on_request = lambda number, _: setattr(receiver, "status", 200 if number > 1 else 503)
     assert exporter.export(spans) is SpanExportResult.SUCCESS
     assert (receiver.requests, len(receiver.spans)) == (2, 2)
+
+
+def test_what_an_export_imports_is_there_before(monkeypatch):
+    """A child that is forked while a worker imports something would wait for that import until the end."""
+    names = {"google.protobuf.json_format", "netrc"}
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    OtlpSpanExporter(protocol="http/protobuf")
+    assert names <= sys.modules.keys()
 
 
 @pytest.fixture
@@ -156,6 +167,19 @@ def test_http_session_honours_the_environment(spans, receiver, monkeypatch):
     assert exporter.export(spans) is SpanExportResult.SUCCESS
     assert receiver.paths == ["http://collector.invalid/v1/traces"]
     assert len(receiver.spans) == 2
+
+
+def test_forked_child_has_connections_of_its_own(receiver):
+    """Over one of its parent, the two would read each other's replies."""
+    session = RepeatingSession()
+
+    def connections():
+        session.post(receiver.endpoint, data=b"")
+        return session.get_adapter(receiver.endpoint)
+
+    own = connections()
+    assert run_in_child(lambda: connections() is own) == 0
+    assert connections() is own
 
 
 def test_http_session_follows_a_redirect_and_posts_once_to_each_server():

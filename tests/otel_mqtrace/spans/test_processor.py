@@ -20,7 +20,6 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from otel_mqtrace.spans.processor import COMPONENT_TYPE, MqTraceSpanProcessor
 from otel_mqtrace.testing import ManualClock
 from tests.support import lanes
-from tests.support.programs import run_in_child
 
 GENEROUS_MS = lanes.GENEROUS_S * 1000
 POISONS = [SystemExit(1), GeneratorExit(), KeyboardInterrupt(), ValueError("broken"), KafkaError(KafkaError._FAIL)]
@@ -130,23 +129,6 @@ def test_shutdown_with_a_hanging_exporter_ends_in_time_or_on_interrupt_and_count
     exporter.let_go.set()
     assert lanes.worker_ended(processor, lanes.GENEROUS_S)
     assert lanes.account_balances(_account(processor))
-
-
-def test_child_forked_during_an_export_exports_its_own_spans_only(stuck):
-    processor, exporter = stuck
-
-    def export_one():
-        exporter.let_go = threading.Event()  # the parent's export hangs on
-        exporter.let_go.set()
-        processor.on_end(lanes.span("of the child"))
-        is_flushed = processor.force_flush(GENEROUS_MS)
-        return not (is_flushed and exporter.names == ["of the child"] and _account(processor)["offered"] == 1)
-
-    assert run_in_child(export_one) == 0
-    exporter.let_go.set()
-    assert processor.force_flush(GENEROUS_MS)
-    assert (exporter.names, lanes.account_balances(_account(processor))) == (["in flight", "waiting"], True)
-    processor.shutdown()
 
 
 @pytest.mark.parametrize("background", [True, False])
