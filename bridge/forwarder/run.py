@@ -453,7 +453,7 @@ def _first(place: str) -> str:
 
 
 def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOptions) -> str:
-    if counts.messages or source.bad_bodies or source.changed_files:
+    if counts.messages or counts.spans or source.bad_bodies or source.changed_files:  # spans alone: they had waited
         return ""
     if not source.has_been_read:
         wanted = "trace messages" if options.native is None else "OTLP messages"

@@ -134,8 +134,8 @@ def test_receiver_that_does_not_answer_in_time_is_one_line_with_the_time(topic, 
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_path, number):
+@pytest.mark.parametrize(("number", "arrive"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGHUP, 0)])
+def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_path, capsys, number, arrive):
     topic.send(body_of(before()), body_of(pub()), partition=0)
     topic.send(body_of(pub("M2")), partition=1)
     options = _options(topic, receiver, "--state", str(tmp_path))
@@ -148,9 +148,10 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
     assert process.returncode == 0
     assert "1 record waiting for the other half, uncommitted" in out
     assert _committed(topic) == [0, 1]
-    topic.send(body_of(after()), partition=1)
+    topic.send(*[body_of(after())] * arrive, partition=1)
     assert main(["forward", *options, "--once"]) == 0
-    assert _committed(topic) == [2, 2]
+    assert "nothing new" not in capsys.readouterr().out
+    assert _committed(topic) == [2, 1 + arrive]
     assert {len(contents) for contents in receiver.spans.values()} == {1}
     assert len(receiver.ids()) == 3
 
