@@ -108,6 +108,7 @@ def _check_settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
         settings = Settings.from_env(environ=environ)
     for warning in warnings:
         name = warning.split(" ", maxsplit=1)[0].rstrip(":")
+        checkup.findings[:] = [each for each in checkup.findings if warning not in each.what]  # a process warned of it
         checkup.add("setting_wrong", where=name, warning=warning)
     known = {ENVIRONMENT_PREFIX + name.upper(): name for name in Settings.__dataclass_fields__}
     # of a connection only that it is set: it may hold passwords

@@ -27,7 +27,7 @@ _INSTRUMENTED: Final = "instrumented"
 _STARTERS: Final = ("opentelemetry-instrument", "opentelemetry.instrumentation.auto_instrumentation")
 _NO_TRACE_CONTEXT: Final = frozenset({"baggage"})
 """Headers of propagators that carry no trace."""
-_CAUSE: Final = "not delivered"
+_CAUSE: Final = "native traces are not "
 """What an exporter's line about a loss has in it."""
 
 

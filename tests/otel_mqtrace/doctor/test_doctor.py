@@ -166,6 +166,14 @@ def test_fault_is_the_only_finding_with_its_value_and_no_password(examine, findi
     assert SECRET not in str(facts) + str(findings)
 
 
+def test_wrong_setting_that_a_process_warned_of_is_one_finding(environment):
+    checkup = Checkup()
+    warning = "MQTRACE_RECEIVE_SPANS = 'so': true or false was expected; False is used"
+    checkup.add("warned", where="app.py (pid 7)", warning=warning)
+    examine_environment(checkup, environment(MQTRACE_RECEIVE_SPANS="so"))
+    assert [each.code for each in checkup.findings] == ["setting_wrong"]
+
+
 @pytest.mark.parametrize(
     ("protocol", "installed", "is_found"),
     [(None, "grpc", True), ("http/protobuf", "http", True), ("http/protobuf", "grpc", False), ("grpc", "http", False)],
@@ -520,7 +528,7 @@ def _findings(*reports):
     [
         ({}, []),
         ({"account": {"dropped": {"queue_full": 2}}}, ["spans_lost"]),
-        ({"account": {"failed": 1}}, ["spans_lost"]),
+        ({"account": {"failed": 1}, "warnings": ["#", "native traces are not written"]}, ["spans_lost", "warned"]),
         ({"account": {"offered": 0}}, ["nothing_recorded"]),
         ({"unrecorded": {"transaction_too_long": 5}}, ["unrecorded"]),
         ({"ended": False}, ["ended_abruptly"]),
@@ -578,9 +586,3 @@ def test_processes_of_multiprocessing_are_no_findings(application, ask, kafka, t
     assert (code, findings) == (0, {})
     processors = [processor for each in facts["processes"] for processor in each["processors"]]
     assert sum(lane["exported"] for processor in processors for lane in processor.values()) == 2
-
-
-def test_loss_warning_of_a_process_is_the_fix():
-    warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
-    first, *_ = _findings(_output(account={"failed": 3}, warnings=warnings))
-    assert first.fix.endswith("No such configuration property")
