@@ -33,29 +33,17 @@ def test_json_of_a_cut_off_file_has_the_public_keys(capsys):
     assert report["first_ms"] < report["last_ms"]
 
 
-def test_bad_records_are_counted_and_located(capsys):
-    path = VECTORS / "dual/scenarios-5.3.3-old/native.jsonl"
-    assert inspect.run([str(path)], as_json=True) == 1
+def test_bad_records_are_counted_and_located_and_a_stream_says_what_is_not_in_it(capsys):
+    path = str(VECTORS / "dual/scenarios-5.3.3-old/native.jsonl")
+    assert inspect.run([path], as_json=True) == 1
     report = strict(capsys.readouterr().out)
     assert (report["side"], report["items"], report["malformed"]) == ("native", 271, 2)
-    assert [(piece["path"], piece["line"], piece["record_index"]) for piece in report["bad"]] == [
-        (str(path), 23, 0),
-        (str(path), 23, 1),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("stream", "told"),
-    [
-        ({"records": True}, "mqtrace: 2 bad pieces; first: {path}:23 record 0"),
-        ({"spans": True}, "mqtrace: {path} holds native records and no spans: use --records\n"),
-    ],
-    ids=["records", "spans"],
-)
-def test_stream_says_what_is_not_in_it(capsys, stream, told):
-    path = VECTORS / "dual/scenarios-5.3.3-old/native.jsonl"
-    assert inspect.run([str(path)], **stream) == 1
-    assert told.format(path=path) in capsys.readouterr().err
+    places = [(piece["path"], piece["line"], piece["record_index"]) for piece in report["bad"]]
+    assert places == [(path, 23, 0), (path, 23, 1)]
+    bad, others = f"2 bad pieces; first: {path}:23 record 0", f"{path} holds native records and no spans: use --records"
+    for stream, told in ({"records": True}, bad), ({"spans": True}, others):
+        assert inspect.run([path], **stream) == 1
+        assert f"mqtrace: {told}" in capsys.readouterr().err
 
 
 def test_spans_stream_as_strict_json_lines_with_their_values(capsys):
