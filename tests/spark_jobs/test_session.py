@@ -12,13 +12,15 @@ from spark_jobs import session
 
 
 @pytest.mark.spark
-def test_session_uses_utc_ansi_arithmetic_and_loopback(spark):
+def test_session_has_its_settings_and_is_returned_again_with_those_that_a_run_needs(spark):
     conf = spark.sparkContext.getConf()
-    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
     assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert conf.get("spark.ui.enabled") == "false"
     assert conf.get("spark.driver.memory") == "1g"
+    again = session.build_session(master="local[2]", extra={"spark.sql.session.timeZone": "Asia/Shanghai"})
+    assert again.sparkContext is spark.sparkContext
+    assert again.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 @pytest.mark.spark
@@ -72,13 +74,6 @@ def test_spark_home_is_named_where_spark_does_not_start(monkeypatch):
     named = "is not callable; unset SPARK_HOME (/opt/spark-3) if that is not pyspark's release"
     assert str(session._start_error(failure, "local[*]")).endswith(named)
     assert "SPARK_HOME" not in str(session._start_error(failure, None))  # spark-submit has set it
-
-
-@pytest.mark.spark
-def test_running_session_is_returned_and_settings_that_a_run_needs_win_over_those_given(spark):
-    again = session.build_session(master="local[2]", extra={"spark.sql.session.timeZone": "Asia/Shanghai"})
-    assert again.sparkContext is spark.sparkContext
-    assert again.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 @pytest.mark.spark

@@ -80,8 +80,7 @@ def lifecycles_of(events, *, policy=POLICY, run=None, closed=None, **facts):
 
 
 def test_without_a_history_open_keys_are_new_and_have_no_run():
-    lifecycles = {"Z": (None, None), "L": ("new", None), "B": ("resolved", 2), "O": ("still_open", 1)}
-    assert lifecycles_of(STORY) == lifecycles
+    assert lifecycles_of(STORY) == {"Z": (None, None), "L": ("new", None), "B": ("resolved", 2), "O": ("still_open", 1)}
 
 
 def test_open_key_without_a_believable_time_never_expires():
