@@ -131,7 +131,8 @@ def _count_queues(settings: Settings) -> int:
         raise UsageError("no name server is set")
     keys: dict[str, Any] = {"access_key": settings.rocketmq_access_key, "secret_key": settings.rocketmq_secret_key}
     with closing(RemotingClient(settings.namesrv, **keys, timeout_ms=_TIMEOUT_S * 1e3)) as client:
-        queues = len(client.writable(settings.trace_topic))
+        # To a name server without brokers no topic exists.
+        queues = len(client.writable(settings.trace_topic)) if client.masters() else 0
     if not queues:
         raise PeerError(f"no broker with a master takes messages for {settings.trace_topic}")
     return queues

@@ -200,8 +200,12 @@ def test_exporter_of_otlp_is_that_of_its_protocol(environment, monkeypatch, prot
 )
 def test_trace_topic_of_a_rocketmq_is_looked_for(examine, changes, findings, fact):
     with tracing_cluster() as cluster:
-        found, facts = examine(MQTRACE_EXPORTERS="mqtrace_native_rocketmq", MQTRACE_NAMESRV=cluster.namesrv, **changes)
-    assert [*found] == findings
+        changes |= {"MQTRACE_EXPORTERS": "mqtrace_native_rocketmq", "MQTRACE_NAMESRV": cluster.namesrv}
+        found, facts = examine(**changes)
+        for broker in cluster.brokers:
+            broker.is_known = False
+        without, _ = examine(**changes)
+    assert ([*found], [*without]) == (findings, ["broker_unreachable"])
     assert facts.get("rocketmq") == fact
 
 
