@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import wait
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -390,6 +392,8 @@ class NativeKafkaSpanExporter(NativeExporter):
         spool = {"spool_dir": spool_dir, "spool_bytes": spool_bytes}
         settings = Settings.from_env({**connection, **topic, **records, **spool})
         clock = clock or SystemClock()
+        with suppress(ImportError):  # the first export reports it; a child forked during its import would hang
+            import_module("confluent_kafka.admin")
         producer = TraceProducer(settings, timeout_ms=export_timeout_millis, clock=clock)
         delivery = with_spool(producer, settings, broker="kafka", timeout_ms=export_timeout_millis, clock=clock)
         if delivery is not producer:
