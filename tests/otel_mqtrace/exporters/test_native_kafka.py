@@ -302,12 +302,6 @@ def test_forked_child_has_a_producer_of_its_own_and_ends_normally(run_code, kafk
     assert sorted(arrived()) == [bean(number).msg_id for number in (1, 2, 3)]
 
 
-def test_exporter_imports_its_client_before_a_worker_would(run_code):
-    """A child that is forked meanwhile would wait for that import until the end."""
-    making = "from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter as Exporter; Exporter()"
-    assert run_code(f"{making}; import sys; print('confluent_kafka.admin' in sys.modules)") == "True\n"
-
-
 @pytest.fixture
 def warnings(traced, caplog):
     """Export two records one after the other with an exporter, which fails; return the warnings about its delivery."""
