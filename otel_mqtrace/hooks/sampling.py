@@ -145,11 +145,8 @@ class IdPool:
 
     def __init__(self, generator: Any) -> None:
         self._generator = generator
-        self._is_random = (
-            type(generator) is RandomIdGenerator
-            and not vars(generator)  # no method was put on it
-            and "uwsgi" not in sys.modules  # it forks without Python's hooks, and seeds the generator itself
-        )
+        is_the_sdks = type(generator) is RandomIdGenerator and not vars(generator)  # no method was put on it
+        self._is_random = is_the_sdks and "uwsgi" not in sys.modules  # it forks without hooks, and seeds the generator
         self._pool: list[bytes] = []
         self.pop = self._pool.pop
         """:meth:`take` without a call of Python's; ``IndexError`` means: call :meth:`draw`."""
