@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import TimeoutError as FutureTimeout
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -354,7 +355,7 @@ def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir,
     assert [each.code for each in checkup.findings] == findings
 
 
-@pytest.mark.parametrize("answer", [{"side_effect": TimeoutError}, {"return_value": KafkaException(KafkaError(29))}])
+@pytest.mark.parametrize("answer", [{"side_effect": FutureTimeout}, {"return_value": KafkaException(KafkaError(29))}])
 def test_topic_of_a_probe_that_the_brokers_do_not_delete_is_named(kafka, answer):
     admin, checkup = MagicMock(), Checkup(facts={"broker": {}})
     admin.delete_topics.return_value.__getitem__.return_value.exception = Mock(**answer)
