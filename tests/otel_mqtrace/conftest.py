@@ -138,21 +138,18 @@ def tracer(spans):
 
 
 @pytest.fixture
-def consumer_of(kafka):
+def consumer_of(kafka, request):
     """Make consumers that read a topic from its beginning; all are closed at the end."""
-    made = []
 
     def make(topic, *, make_consumer=None, group="billing", **conf):
         own = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
         own |= {name.replace("_", "."): value for name, value in conf.items()}
         consumer = (make_consumer or confluent_kafka.Consumer)(own)
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        made.append(consumer)
+        request.addfinalizer(consumer.close)
         return consumer
 
-    yield make
-    for consumer in made:
-        consumer.close()
+    return make
 
 
 @pytest.fixture

@@ -126,13 +126,12 @@ def stored(consumer_of):
 
 
 @pytest.fixture
-def producer_of(instrument, kafka):
+def producer_of(instrument, kafka, request):
     """Make a producer with more properties, traced with options (``False``: not traced).
 
     A property has underscores for dots. All are closed at the end: the client leaks what a callback raised, with every
     frame on its way.
     """
-    made = []
 
     def make(options=None, make_producer=None, **conf):
         if options is not False:
@@ -140,12 +139,10 @@ def producer_of(instrument, kafka):
         own = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop", "log_level": 0}
         own |= {name if name == "on_delivery" else name.replace("_", "."): value for name, value in conf.items()}
         producer = (make_producer or confluent_kafka.Producer)(own)
-        made.append(producer)
+        request.addfinalizer(producer.close)
         return producer
 
-    yield make
-    for producer in made:
-        producer.close()
+    return make
 
 
 @pytest.fixture

@@ -58,21 +58,18 @@ def _message(offset, *, topic="orders", count=1, headers=(TRACEPARENT,), error=N
 
 
 @pytest.fixture
-def share(instrument):
+def share(instrument, request):
     """Make a scripted share consumer; the subclass exists before tracing is switched on, so it is changed in place."""
-    made = []
 
     def make(*batches, mode="explicit", **options):
         instrument(**options)
         conf = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
         consumer = ScriptedShareConsumer({**conf, "share.acknowledgement.mode": mode})
         consumer.batches = [list(batch) for batch in batches]
-        made.append(consumer)
+        request.addfinalizer(consumer.close)
         return consumer
 
-    yield make
-    for consumer in made:
-        consumer.close()
+    return make
 
 
 def test_poll_has_one_process_span_for_each_topic_with_its_links(share, spans):

@@ -11,18 +11,15 @@ TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 
 @pytest.fixture
-def traced():
+def traced(request):
     """Make a processor of an exporter and the function that traces a context through it; shut all down at the end."""
-    made = []
 
     def make(*exporters, **options):
         processor, trace = trace_with(*exporters, **options)
-        made.append(processor)
+        request.addfinalizer(processor.shutdown)
         return processor, trace
 
-    yield make
-    for processor in made:
-        processor.shutdown()
+    return make
 
 
 @pytest.fixture

@@ -26,9 +26,8 @@ def spans():
 
 
 @pytest.fixture
-def group_of(kafka):
+def group_of(kafka, request):
     """Make a topic and a share group that reads it from its beginning, both of one name; returns a consumer."""
-    made = []
 
     def make(name, values, **conf):
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -47,12 +46,10 @@ def group_of(kafka):
             {"bootstrap.servers": kafka.bootstrap_servers, "group.id": name, "log_level": 0, **conf}
         )
         consumer.subscribe([topic])
-        made.append(consumer)
+        request.addfinalizer(consumer.close)
         return consumer
 
-    yield make
-    for consumer in made:
-        consumer.close()
+    return make
 
 
 EXPLICIT = {"share.acknowledgement.mode": "explicit"}
