@@ -64,7 +64,7 @@ def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progr
     )
     check_places(options, GRAPH_FILES)
     name = "local"
-    if options.master or options.conf or options.driver_memory != DEFAULT_DRIVER_MEMORY:
+    if options.master is not None or options.conf or options.driver_memory != DEFAULT_DRIVER_MEMORY:
         name = "spark"
         check_start(master=options.master, driver_memory=options.driver_memory)
     opened = open_engine(name, options, progress=progress, description="mqtrace graph")
