@@ -32,6 +32,7 @@ _EXTRA_OF_MODULE: Final = {
     "confluent_kafka": "kafka",
     "google": "reconcile",  # protobuf, which comes with opentelemetry-proto
     "jinja2": "reconcile",
+    "markupsafe": "reconcile",  # comes with jinja2
     "numpy": "reconcile",
     "opentelemetry.exporter": "otlp",
     "opentelemetry.proto": "reconcile",

@@ -1,6 +1,7 @@
 """The command line: one line per error, the exit codes of the contract, and one command's trouble is its own."""
 
 import os
+import re
 import signal
 import sys
 from importlib.metadata import EntryPoint, entry_points, version
@@ -242,7 +243,7 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
         ("confluent_kafka", _FORWARD, "kafka"),
         ("pyspark", (*_RECONCILE, "--engine", "spark"), "spark"),
         ("pyarrow", _RECONCILE, "reconcile"),
-        ("jinja2", (*_RECONCILE, "--engine", "local"), "reconcile"),
+        *((module, (*_RECONCILE, "--engine", "local"), "reconcile") for module in ("jinja2", "markupsafe")),
     ],
 )
 def test_command_without_its_extra_reports_it(tmp_path, module, arguments, extra):
@@ -251,9 +252,7 @@ def test_command_without_its_extra_reports_it(tmp_path, module, arguments, extra
     done = run_program(program, option, f"import sys; sys.modules[{module!r}] = None; {code}", *arguments, cwd=tmp_path)
     message = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]', or '.[{extra}]' in a checkout"
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("mqtrace: error: ")
-    assert done.stderr.endswith(f"{message}\n")
-    assert done.stderr.count("\n") == 1
+    assert re.fullmatch(f"mqtrace: error: .*{re.escape(message)}\n", done.stderr)
 
 
 @pytest.mark.parametrize("point", entry_points(group=COMMAND_GROUP), ids=lambda point: point.name)
