@@ -321,11 +321,14 @@ def write_atomically(target: str | AnyPath) -> Iterator[str]:
 
 
 def replace_text(target: AnyPath, text: str) -> None:
-    """Write ``target`` anew, flushed to the disk: a reader finds the old text or this one, never half of it."""
+    """Write ``target`` anew, flushed to the disk with its name: a reader finds the old text or all of this one."""
     with write_atomically(target) as unready, Path(unready).open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+    if isinstance(target, Path):
+        with suppress(OSError):  # some file systems cannot flush names
+            sync_path(target.parent)
 
 
 def flush_tree(directory: AnyPath) -> None:

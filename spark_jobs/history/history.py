@@ -216,7 +216,7 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
             run = json.loads(line)
             _check_numbers(run)
             runs.append(run)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         place = f"{path}:{len(runs) + 1}"
         raise UnreadableInputError(f"{place} is not a history of runs: {error}; name another --history") from error
     return tuple(runs)
