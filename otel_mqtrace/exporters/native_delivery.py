@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -133,7 +132,7 @@ class SpooledDelivery(MessageDelivery):
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._retry_ns: MonotonicNs | None = None  # while the broker is away
-        self._probes = itertools.count()
+        self._probed = -1  # the place of the waiting message that was tried last
         self._counts = dict.fromkeys(("spooled", "replayed", "replay_refused"), 0)
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
@@ -202,8 +201,9 @@ class SpooledDelivery(MessageDelivery):
             return True
         if self._clock.monotonic_ns() < self._retry_ns:
             return False
-        place = next(self._probes) % _REPLAY_AT_ONCE  # the next one each time: the broker may never take the oldest
-        return self._replay(self._spool.oldest(place + 1)[-1:], deadline, _PROBE_MS)
+        # the next one each time: the broker may never take the oldest, nor the newest
+        self._probed = (self._probed + 1) % max(1, min(self._spool.waiting, _REPLAY_AT_ONCE))
+        return self._replay(self._spool.oldest(self._probed + 1)[-1:], deadline, _PROBE_MS)
 
     def _keep(self, left: Undelivered) -> Undelivered:
         taken = self._spool.put(left.retriable) if left.retriable else 0
