@@ -83,7 +83,6 @@ def test_request_is_repeated_until_the_receiver_is_back(spans, receiver, exporte
 
 
 def test_what_an_export_imports_is_there_before(run_code):
-    """A child that is forked while a worker imports something would wait for that import until the end."""
     names = {"confluent_kafka.admin", "google.protobuf.json_format", "netrc", "encodings.idna"}
     made = f"""
     import sys
@@ -172,7 +171,6 @@ def test_http_session_honours_the_environment(spans, receiver, monkeypatch):
 
 
 def test_forked_child_has_connections_of_its_own(receiver):
-    """Over one of its parent, the two would read each other's replies."""
     session = RepeatingSession()
 
     def connections():

@@ -102,20 +102,10 @@ def test_exports_never_overlap_whichever_thread_flushes():
     assert overlaps == [False] * 80
 
 
-@pytest.fixture
-def stuck():
-    """A processor whose exporter hangs in the export of one span while another waits."""
+@pytest.mark.parametrize("interrupt", [None, KeyboardInterrupt])
+def test_shutdown_with_a_hanging_exporter_ends_in_time_or_on_interrupt_and_counts_the_rest(interrupt, monkeypatch):
     processor, exporter = lanes.stuck_processor()
     processor.on_end(lanes.span("waiting"))
-    yield processor, exporter
-    exporter.let_go.set()
-
-
-@pytest.mark.parametrize("interrupt", [None, KeyboardInterrupt])
-def test_shutdown_with_a_hanging_exporter_ends_in_time_or_on_interrupt_and_counts_the_rest(
-    stuck, interrupt, monkeypatch
-):
-    processor, exporter = stuck
     if interrupt is not None:
         monkeypatch.setattr(processor.lanes[0], "finish", Mock(side_effect=interrupt))
     with nullcontext() if interrupt is None else pytest.raises(interrupt):

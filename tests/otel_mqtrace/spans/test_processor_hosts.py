@@ -17,7 +17,7 @@ import pytest
 
 from otel_mqtrace._workers import restart_in_child
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from tests.support.lanes import Scripted, span
+from tests.support.lanes import Scripted, span, stuck_processor
 from tests.support.programs import run_in_child, run_python
 
 WRITING = """
@@ -103,6 +103,18 @@ assert processor.lanes[0].exporter.after_forks == 0
 def test_forked_child_exports_its_own_spans_only(run, way):
     """billiard is Celery's: its children end by ``os._exit``, without atexit."""
     assert run(FORKING, way) == [[False, "of the child"], [True, "of the parent"]]
+
+
+def test_child_forked_during_an_export_counts_and_exports_its_own_spans_only():
+    processor, exporter = stuck_processor()
+
+    def export_one():
+        offered, exporter.let_go = processor.stats()["Stuck"]["offered"], Mock()  # the parent's export hangs on
+        processor.on_end(span("of the child"))
+        return processor.force_flush() and (offered, exporter.names) == (0, ["of the child"])
+
+    assert run_in_child(export_one) == 1
+    exporter.let_go.set()
 
 
 MADE_IN_THE_CHILD = """
