@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
 """The positional parameters of ``AIOKafkaProducer.send``."""
-_PARAMETERS: Final = frozenset(_SEND_ORDER)
 Outcome = dict[str, Any]
 """Arguments of ``SendHook.after``."""
 _NOT_AWAITED: Final[Outcome] = {"outcome": semconv.SEND_NOT_AWAITED}
@@ -240,8 +239,8 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
     hook, transaction_id = state.hook, state.transaction.transaction_id
     chosen = given["partition"] if isinstance(given.get("partition"), int) else None
     pairs = header_pairs(headers)
-    is_known = len(args) + len(kwargs) == len(given) and given.keys() <= _PARAMETERS  # else the client refuses it
-    if is_known and pairs is not None and transaction_id is None and _is_ordinary(producer, topic, value, key, headers):
+    is_named = len(args) + len(kwargs) == len(given)  # else the client refuses it
+    if is_named and pairs is not None and transaction_id is None and _is_ordinary(producer, topic, value, key, headers):
         recorded = hook.record(topic, value, key, pairs, state.cluster, chosen)
         if recorded is not None:
             sent, written = recorded
@@ -259,7 +258,7 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
     if call is None:
         return None
     sending = Sending(state, hook, call) if call.is_recorded else None
-    if call.headers is None or not is_known:
+    if call.headers is None or not is_named:
         return sending, args, kwargs
     return sending, (), _with_headers(given, call.headers)
 
