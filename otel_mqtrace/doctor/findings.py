@@ -97,7 +97,8 @@ warning warned: it warned: $warning
   fix: follow the warning
 warning ended_abruptly: the process ended without its exit handlers: spans still queued are lost, and what it did is not
   known
-  fix: let it end by itself or on SIGINT, and handle SIGTERM by sys.exit()
+  fix: let it end by itself or on SIGINT, and handle SIGTERM by sys.exit(), or under uvicorn call the
+  TracerProvider's shutdown() at the end of its lifespan
 error no_provider: no span is recorded: the TracerProvider is $provider, and no SDK was set up
   fix: install opentelemetry-distro and use opentelemetry-instrument, or call trace.set_tracer_provider()
 error spans_lost: $lane lost spans: $lost of $offered ($causes)
