@@ -159,29 +159,47 @@ def tie_spans(
     consumers name (one-way sends), else that of its span. A delivery without an id takes its send's; one that points
     at several sends becomes one delivery of each. Files without such spans are returned as they are.
     """
-    if not any(engine.map(_has_nameless, files)):
+    counts = engine.map(_count_nameless, files)
+    nameless, placed = (sum(found) for found in zip(*counts, strict=True)) if counts else (0, 0)
+    if not nameless and not placed:
         return tuple(files)
     make_directory(directory)
-    total = sum(open_parquet(path).metadata.num_rows for path in files)
-    buckets = min(total // bucket_rows + 1, _MOST_BUCKETS)
-    pack, name = partial(_pack, _sort_by_pointer, directory, buckets), partial(_name, _resolve_pointers, directory)
-    engine.exchange(pack, list(enumerate(files)), name, buckets)
+    tasks = list(enumerate(files))
+    if nameless:
+        total = sum(open_parquet(path).metadata.num_rows for path in files)
+        buckets = min(total // bucket_rows + 1, _MOST_BUCKETS)
+        pack, name = partial(_pack, _sort_by_pointer, directory, buckets), partial(_name, _resolve_pointers, directory)
+        engine.exchange(pack, tasks, name, buckets)
+    else:
+        engine.map(partial(_name_by_position, directory), tasks)
     return tuple(list_files(directory))
 
 
-def _has_nameless(path: str) -> bool:
-    """Return whether an event has only the id of its place, or a send or delivery none of any kind."""
+def _count_nameless(path: str) -> tuple[int, int]:
+    """Return how many sends and deliveries have no id of any kind, and how many events have only their place's."""
+    nameless = placed = 0
     for columns in _columns_of(path, _IDS):
+        has_place, has_no_id = is_known(columns["offset_msg_id"]), ~is_known(columns["msg_id"])
         is_leg = _is_in_scope(columns, Kind.PUBLISH) | _is_in_scope(columns, Kind.CONSUME)
-        if np.any(~is_known(columns["msg_id"]) & (is_leg | is_known(columns["offset_msg_id"]))):
-            return True
-    return False
+        nameless += int(np.count_nonzero(is_leg & has_no_id & ~has_place))
+        placed += int(np.count_nonzero(has_no_id & has_place))
+    return nameless, placed
+
+
+def _name_by_position(directory: str, task: _Task) -> None:
+    with open_rows(f"{directory}/kept-{task[0]:05d}.parquet") as write:
+        for table in _fill_positions(task[1]):
+            write(table)
+
+
+def _fill_positions(path: str) -> Iterator[pa.Table]:
+    for columns in _columns_of(path):
+        msg_ids = pc.coalesce(columns["msg_id"], columns["offset_msg_id"])
+        yield pa.table({**columns, "msg_id": msg_ids}).cast(NORMALISED)
 
 
 def _sort_by_pointer(task: _Task) -> Iterator[pa.Table]:
-    for given in _columns_of(task[1]):
-        msg_ids = pc.coalesce(given["msg_id"], given["offset_msg_id"])
-        table = pa.table({**given, "msg_id": msg_ids}).cast(NORMALISED)
+    for table in _fill_positions(task[1]):
         columns = {name: table[name].combine_chunks() for name in table.column_names}
         rows, at = _find_pointers(columns, np.flatnonzero(_is_in_scope(columns, Kind.CONSUME)))
         is_send = _is_in_scope(columns, Kind.PUBLISH)
