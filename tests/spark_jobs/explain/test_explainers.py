@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from spark_jobs.explain.explainers import EXPLAINERS
-from spark_jobs.explain.rules import _most_unsampled
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.taxonomy import Reason
 from tests.spark_jobs.explain.explained_runs import explain_events
@@ -195,10 +194,6 @@ def test_sampler_explains_its_share_but_no_outage(answers):
     others = Counter(why for at_ms, why in reasons.items() if at_ms not in OUTAGE)
     assert set(others) == {("NOT_SAMPLED", "whole_message"), ("NOT_SAMPLED", "link_flags")}
     assert others["NOT_SAMPLED", "whole_message"] > 60
-
-
-def test_bound_of_unsampled_sends_counts_one_more_of_either_kind():
-    assert _most_unsampled(10, unsampled=5, sampled=5) == 5 + 3 * (10 * 6 * 6 * (12 + 10) / (12 * 12 * 13)) ** 0.5
 
 
 def test_explainers_are_tried_in_the_order_of_their_reasons():
