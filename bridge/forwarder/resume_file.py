@@ -40,7 +40,7 @@ def read_state(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
         return parse(json.loads(file.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read ({error}); {hint}") from error
 
 

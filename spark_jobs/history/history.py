@@ -216,7 +216,7 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
             run = json.loads(line)
             _check_numbers(run)
             runs.append(run)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         place = f"{path}:{len(runs) + 1}"
         raise UnreadableInputError(f"{place} is not a history of runs: {error}; name another --history") from error
     return tuple(runs)
@@ -234,7 +234,7 @@ def _check_numbers(run: dict[str, Any]) -> None:
         numbers += run.get(counts, {}).items()
     numbers += [(side, counts.get("records_read", 0)) for side, counts in run.get("inputs", {}).items()]
     for name, number in numbers:
-        if not isinstance(number, int | float) or not math.isfinite(number):
+        if type(number) not in {int, float} or not math.isfinite(number):
             raise ValueError(f"{name} is {json.dumps(number)}, not a number")
 
 

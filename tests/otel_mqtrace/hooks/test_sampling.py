@@ -79,7 +79,7 @@ SDKS_SAMPLERS = [each for each in entry_points(group="opentelemetry_traces_sampl
 """Under ``opentelemetry-instrument``, ``OTEL_TRACES_SAMPLER`` names private classes of the SDK."""
 
 
-@pytest.mark.parametrize("sampler", [ALWAYS_ON, DEFAULT_ON, *(each.load()(0.5) for each in SDKS_SAMPLERS)], ids=str)
+@pytest.mark.parametrize("sampler", [ALWAYS_ON, DEFAULT_ON, *(each.load()(0.5) for each in SDKS_SAMPLERS)])
 def test_sampler_and_idle_processors_of_the_sdk_allow_records(sampler: Sampler) -> None:
     exporter = RecordingExporter()
     batch = BatchSpanProcessor(exporter)

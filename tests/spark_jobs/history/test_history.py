@@ -29,7 +29,7 @@ def test_history_without_a_run_leaves_nothing_behind(tmp_path):
     [
         *("[1]", "{}", '{"run": "x"}', '{"run": 1e999}', '{"run": 1, "open_files": "3"}', "text", '{"run": 2, "ver'),
         *('{"run": 1, "status": 3}', '{"run": 1, "unexplained": {"otlp": null}}', '{"run": 1, "inputs": {"otlp": 3}}'),
-        '{"run": 1%s}' % ("0" * 400),
+        *('{"run": true}', '{"run": 1%s}' % ("0" * 400), "[" * 100_000),
     ],
 )
 def test_file_that_is_not_a_history_is_refused(tmp_path, line):
