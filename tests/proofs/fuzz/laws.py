@@ -49,6 +49,7 @@ def joined(stream: Iterable[DecodedBody]) -> DecodedBody:
         tuple(each for part in parts for each in part.record_indexes),
         tuple(each for part in parts for each in part.dialects),
         tuple(each for part in parts for each in part.shapes),
+        sum(part.replaced for part in parts),
     )
 
 
