@@ -166,10 +166,11 @@ def test_messages_of_a_killed_process_are_read_by_one_other(tmp_path):
     assert [values(each) for each in [Spool(tmp_path, max_bytes=PLENTY) for _ in range(2)]] == [["a", "b"], []]
 
 
-def test_file_with_the_zeros_of_a_power_failure_is_counted_once_and_removed(tmp_path):
-    (tmp_path / "spool-host-1-1.mqspool").write_bytes(bytes(100))
+@pytest.mark.parametrize("content", [b"torn", bytes(100)], ids=["less than a frame", "zeros of a power failure"])
+def test_file_of_a_dead_process_without_a_whole_message_is_counted_once_and_removed(tmp_path, content):
+    (tmp_path / "spool-host-1-1.mqspool").write_bytes(content)
     spools = [Spool(tmp_path, max_bytes=PLENTY) for _ in range(2)]
-    assert ([each.corrupt_bytes for each in spools], list(tmp_path.iterdir())) == ([100, 0], [])
+    assert ([each.corrupt_bytes for each in spools], list(tmp_path.iterdir())) == ([len(content), 0], [])
 
 
 def test_truncated_file_loses_the_truncated_message_only(spool, tmp_path):
