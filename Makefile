@@ -8,6 +8,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 ARGS ?=
+# A test that hangs fails, by name and with the place where it stands, instead of keeping the run for ever.
+HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart=0
 
 # pip reads these in the environments it builds packages in, too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -26,7 +28,7 @@ demo: java ## the whole system in one go; prints seeded against found and the re
 
 .PHONY: test
 test: java ## the whole suite that needs no external server (ARGS='-k words')
-	@$(BIN)/python -m pytest -m "not peers and not cluster and not install" --ignore=tests/proofs -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not peers and not cluster and not install" --ignore=tests/proofs -n 3 --dist loadfile --no-loadscope-reorder $(HANGS) $(ARGS)
 
 .PHONY: check
 check: lint format types contracts documents ## lint, format, types, import contracts, documents against code (-k: all of them)

@@ -98,8 +98,7 @@ def account_balances(stats):
 
 
 def worker_ended(processor, timeout_s):
-    """Return whether the only lane's thread, and with it its last export, ends within ``timeout_s`` seconds."""
-    own = [thread for thread in threading.enumerate() if thread.name == f"mqtrace {processor.lanes[0].name}"]
-    for thread in own:
-        thread.join(timeout_s)
-    return not any(thread.is_alive() for thread in own)
+    """Return whether the only lane's worker, and with it its last export, ends within ``timeout_s`` seconds."""
+    worker = processor.lanes[0]._worker
+    worker.join(timeout_s)
+    return not worker.running

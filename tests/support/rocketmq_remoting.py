@@ -6,6 +6,7 @@ import socketserver
 import struct
 import threading
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -23,14 +24,19 @@ def response_to(request, code, fields=None, body=b"", remark=None):
 
 
 def silence(clock, ms):
-    """What a server does instead of answering, until so much time has passed on ``clock``, where a client measures its own.
+    """What a server does instead of answering, until so much time has passed on ``clock``, a :class:`WatchedClock`.
 
-    A notification, which needs no answer, has the client read the clock.
+    A notification, which needs no answer, has the client read the clock: from then on the time that passes is time
+    that it waited, however late its thread gets there.
     """
+    notification = encode_command(Command(_NOTIFY_CONSUMER_IDS_CHANGED))
 
     def let_time_pass(_request):
+        readings = clock.readings
+        yield notification
+        clock.await_reading(readings)
         clock.advance(ms=ms)
-        return encode_command(Command(_NOTIFY_CONSUMER_IDS_CHANGED))
+        yield notification
 
     return let_time_pass
 
@@ -119,7 +125,8 @@ class RemotingServer:
                     if answer == HANG_UP:
                         return
                     if answer != SILENCE:
-                        connection.sendall(answer if isinstance(answer, bytes) else encode_command(answer))
+                        for part in answer if isinstance(answer, Iterator) else [answer]:
+                            connection.sendall(part if isinstance(part, bytes) else encode_command(part))
 
     def _answer(self, request):
         self.requests.append(request)

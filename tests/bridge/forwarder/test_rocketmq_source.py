@@ -8,8 +8,7 @@ import pytest
 from bridge.forwarder.rocketmq_source import RemotingTraceSource, partition_of
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, ResponseCode
-from otel_mqtrace.testing import ManualClock
-from tests.support.clocks import TickingClock
+from tests.support.clocks import TickingClock, WatchedClock
 from tests.support.rocketmq_remoting import HANG_UP, RemotingCluster, silence
 
 
@@ -206,7 +205,7 @@ def test_slave_that_lags_behind_is_no_error(cluster, broker, open_source):
 
 def test_broker_error_ends_the_drain_and_loses_nothing(broker, open_source):
     broker.put(b"1")
-    clock = ManualClock()
+    clock = WatchedClock()
     source = open_source(clock=clock, timeout_ms=10_000)
     for answer in (HANG_UP, silence(clock, 10_000), ResponseCode.SYSTEM_BUSY):
         broker.answer_first(RequestCode.PULL_MESSAGE, answer)

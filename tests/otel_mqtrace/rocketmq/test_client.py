@@ -14,7 +14,7 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq import commands
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient
 from otel_mqtrace.rocketmq.connections import SilentError, read_address, read_addresses
-from otel_mqtrace.testing import ManualClock
+from tests.support.clocks import WatchedClock
 from tests.support.programs import run_in_child
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster, silence
 
@@ -70,7 +70,7 @@ def test_late_flush_or_missing_slave_is_a_success(cluster, client, code):
 
 
 def test_silent_server_leaves_time_for_the_next(cluster):
-    [broker], clock = cluster.brokers, ManualClock()
+    [broker], clock = cluster.brokers, WatchedClock()
     cluster.slave(broker)
     with (
         RemotingCluster() as mute,

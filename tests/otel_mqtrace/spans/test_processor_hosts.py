@@ -115,6 +115,7 @@ def test_child_forked_during_an_export_counts_and_exports_its_own_spans_only():
 
     assert run_in_child(export_one) == 1
     exporter.let_go.set()
+    processor.shutdown()
 
 
 MADE_IN_THE_CHILD = """
