@@ -155,6 +155,7 @@ class ProviderBinding:
         atexit.unregister(end_all)
         atexit.register(end_all)  # runs before the provider's shutdown, which is registered already
         try:
+            self._warn_of_missing_starts(provider)
             if self._ready or self.exporter_names:
                 self._attach_to(provider)
         finally:
@@ -235,6 +236,18 @@ class ProviderBinding:
                 f"the exporter {name!r} is in {OTEL_TRACES_EXPORTER} too, so that each span goes to it twice: "
                 "take it off that list",
             )
+
+    def _warn_of_missing_starts(self, provider: Any) -> None:
+        """Warn of a native exporter that only a processor of OpenTelemetry's has: those export no start of a span."""
+        ours = [self._factories.get(name) for name in self.exporter_names]
+        for exporter in (getattr(each, "span_exporter", None) for each in processors_of(provider)):
+            if getattr(exporter, "exports_starts", False) is True and type(exporter) not in ours:
+                _warn_once(
+                    provider,
+                    f"{type(exporter).__name__} is on a processor of OpenTelemetry's, which exports only its end: no "
+                    "SubBefore is written; name it in MQTRACE_EXPORTERS instead (under OTEL_CONFIG_FILE, in the "
+                    "instrumentor's exporters)",
+                )
 
     def _refuse_unshared(self, there: list[SpanExporter], others: list[ProviderBinding]) -> None:
         """Refuse exporters, but for the default, that none of ``others`` named and that are not ``there``."""

@@ -227,18 +227,19 @@ def test_exporter_of_a_second_instrumentor_alone_is_refused_with_the_fix(instrum
     assert caplog.text.count("no exporter named 'nowhere'") == 1
 
 
-def test_exporter_of_the_sdk_beside_ours_is_one_warning(instrumentor, caplog, tmp_path, monkeypatch):
+@pytest.mark.parametrize("warnings", [[], ["twice"], ["no SubBefore"]])
+def test_exporter_of_the_sdk_is_one_warning(instrumentor, caplog, tmp_path, monkeypatch, warnings):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console, mqtrace_native_file")
-    for exporter, warnings in (RecordingExporter(), 0), (NativeFileSpanExporter(directory=tmp_path), 1):
-        provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-        for _ in range(2):
-            instrumentor.instrument(
-                tracer_provider=provider, exporters="mqtrace_native_file", landing_dir=str(tmp_path)
-            )
-            instrumentor.uninstrument()
-        provider.shutdown()
-        assert len([each for each in caplog.records if "twice" in each.getMessage()]) == warnings
+    monkeypatch.setenv("MQTRACE_LANDING_DIR", str(tmp_path))
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(NativeFileSpanExporter() if warnings else RecordingExporter()))
+    for _ in range(2):
+        ours = "none" if "no SubBefore" in warnings else "mqtrace_native_file"
+        instrumentor.instrument(tracer_provider=provider, exporters=ours)
+        instrumentor.uninstrument()
+    provider.shutdown()
+    logged = [each.getMessage() for each in caplog.records]
+    assert [word for each in logged for word in ("twice", "no SubBefore") if word in each] == warnings
 
 
 def test_refused_option_is_not_passed_to_the_exporter(instrumentor, caplog, monkeypatch, provider):
@@ -431,7 +432,7 @@ def test_declarative_configuration_sets_everything(kafka, topic, tmp_path):
     done = run_program(*command, kafka.bootstrap_servers, topic, excluded, env=environment)
     assert done.returncode == 0, done.stderr
     assert {record.beans[0].topic for record in records_of(landed_bodies(tmp_path / "landing"))} == {topic}
-    assert "mqtrace:" not in done.stderr
+    assert done.stderr.count("mqtrace:") == done.stderr.count(": no SubBefore is written; ") == 1
 
 
 def test_exporters_that_cannot_be_listed_leave_the_application_running(instrumentor, caplog):
