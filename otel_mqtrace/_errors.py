@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import signal
 import sys
 import traceback
@@ -15,6 +16,12 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def describe_reason(error: object) -> str:
     """Return the text of an error; of one of the system, without its number."""
     return str(getattr(error, "strerror", None) or error)
+
+
+def describe_damage(error: Exception) -> str:
+    """Return why a file of JSON that we wrote cannot be read back."""
+    is_of_reading = isinstance(error, OSError | json.JSONDecodeError)
+    return describe_reason(error) if is_of_reading else "its content is not what mqtrace writes there"
 
 
 def describe_write_fix(error: OSError, elsewhere: str) -> str:

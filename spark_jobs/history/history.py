@@ -1,7 +1,7 @@
 """The history of runs on disk: one line a run, and the state that the next run takes over.
 
-A run that ends replaces ``runs.jsonl`` by its last 2,000 lines and its own. The last line counts, so a run that failed
-or was killed leaves nothing.
+A run that ends replaces ``runs.jsonl`` by its last 2,000 lines, with its own. The last line counts, so a run that
+failed or was killed leaves nothing.
 ``open/run=<number>`` holds the ``open_files`` of that line: ``events`` (``EVENT`` of open keys), ``closed``
 (``CLOSED``, the positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
 """
@@ -29,7 +29,7 @@ from bridge.storage.paths import (
     write_atomically,
 )
 from otel_mqtrace._clock import NS_PER_MS
-from otel_mqtrace._errors import UnreadableInputError, UsageError
+from otel_mqtrace._errors import UnreadableInputError, UsageError, describe_damage
 from spark_jobs.report.headline import count_matched
 from spark_jobs.schemas import CountedDrop
 from spark_jobs.taxonomy import Status
@@ -112,7 +112,7 @@ class History:
         try:
             return tuple(CountedDrop(**row) for row in json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise _unreadable(str(path), error) from error
+            raise _unreadable(str(path), describe_damage(error)) from error
 
     def make_events_directory(self) -> str | None:
         """Return the directory, made now, for the events that this run leaves open; ``None`` without a history.
@@ -151,7 +151,7 @@ class History:
         path = self.directory / RUNS
         if History(runs=_read_runs(path)).last_run != self.last_run:  # this run paused, and lost its place
             raise UsageError(f"--history {self.directory} was used by another run meanwhile: run one at a time")
-        lines = (*self.runs[-_KEPT_RUNS:], {**line, "open_files": self._count_files(self.run)})
+        lines = (*self.runs, {**line, "open_files": self._count_files(self.run)})[-_KEPT_RUNS:]
         replace_text(path, "".join(f"{json.dumps(each, ensure_ascii=False, default=str)}\n" for each in lines))
         _drop_states(self.directory, keep=self.run)
 
@@ -183,7 +183,7 @@ def write_rows(rows: pa.Table, path: str) -> None:
         parquet.write_table(rows, unready, compression="zstd", row_group_size=_GROUP_ROWS)
 
 
-def _unreadable(path: str, error: Exception) -> UnreadableInputError:
+def _unreadable(path: str, error: object) -> UnreadableInputError:
     return UnreadableInputError(f"{path} cannot be read: {error}; name another --history")
 
 
@@ -218,7 +218,8 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
             runs.append(run)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         place = f"{path}:{len(runs) + 1}"
-        raise UnreadableInputError(f"{place} is not a history of runs: {error}; name another --history") from error
+        why = error if isinstance(error, ValueError) else describe_damage(error)
+        raise UnreadableInputError(f"{place} is not a history of runs: {why}; name another --history") from error
     return tuple(runs)
 
 

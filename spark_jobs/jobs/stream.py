@@ -19,7 +19,7 @@ from bridge.page.wording import plural
 from bridge.storage.locks import hold
 from bridge.storage.paths import as_path, replace_text
 from otel_mqtrace._clock import pause
-from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
+from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError, describe_damage
 from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.ingested import Batch, Ingested, survey_again
 from spark_jobs.jobs.options import check_options, choose, no_progress, no_report
@@ -180,7 +180,7 @@ class Ingest:
 
     def known_writers(self) -> dict[str, tuple[str, str]]:
         """Return the writers that earlier batches showed, as :func:`spark_jobs.jobs.options.choose` takes them."""
-        return {name: (value, why) for name, (value, why) in self._read_how().get(_WRITERS, {}).items()}
+        return dict(self._read_how().get(_WRITERS, {}))
 
     def use(self, chosen: Chosen) -> None:
         """Read with these options from now on.
@@ -208,11 +208,14 @@ class Ingest:
 
     def _read_how(self) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._how.read_text(encoding="utf-8"))) if self._how.exists() else {}
-        except (ValueError, TypeError) as error:
+            how = {**json.loads(self._how.read_text(encoding="utf-8"))} if self._how.exists() else {}
+            writers = {name: (value, why) for name, (value, why) in how.get(_WRITERS, {}).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            why = describe_damage(error)
             raise UnreadableInputError(
-                f"{self._how} cannot be read: {error!r}; remove the directory stream to read everything again"
+                f"{self._how} cannot be read: {why}; remove the directory stream to read everything again"
             ) from error
+        return how and {**how, _WRITERS: writers}
 
     def ingest(self, engine: Engine) -> int:
         """Read and keep what is new, topics first; return the number of new batches."""

@@ -1,5 +1,6 @@
 """What a stream has taken in: batches that are there whole or not at all, and are joined as they grow in number."""
 
+import os
 from dataclasses import replace
 
 import pyarrow as pa
@@ -51,13 +52,16 @@ def directories(root):
     return {path.name for path in root.iterdir() if path.is_dir()}
 
 
-def test_batch_counts_once_it_is_committed(tmp_path):
+def test_batch_counts_once_it_is_committed_and_its_files_are_on_the_disk(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_ino))
     ingested = Ingested(tmp_path)
     assert ingested.total() == Batch({"native": EventSide(), "otlp": EventSide()})
     ingested.make_batch("files")
     assert not ingested.batches()
     name = take(ingested, "AB")
     files = tuple(list_files(str(tmp_path / f"batch={name}" / "native")))
+    assert {(tmp_path / each).stat().st_ino for each in files} <= set(flushed[:-2])  # before the list and its directory
     for each in (ingested, Ingested(tmp_path)):  # the run that committed it, and the next one
         assert each.batches() == {name: Batch({"native": side(files=files)}, {f"{name}.jsonl": 10})}
     assert directories(tmp_path) > {f"batch={name}"}
@@ -136,7 +140,7 @@ def test_sources_of_dropped_batches_count_as_read(tmp_path):
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": 2}', '{"a": {"sides": {"native": {}}, "sizes": {}}}'])
 def test_list_of_batches_that_cannot_be_read_is_refused(tmp_path, text):
     (tmp_path / "batches.json").write_text(text)
-    with pytest.raises(UnreadableInputError, match="to read everything again"):
+    with pytest.raises(UnreadableInputError, match=r"read: (Expecting|its content is not) .* to read everything again"):
         Ingested(tmp_path).batches()
 
 
