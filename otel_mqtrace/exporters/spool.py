@@ -291,6 +291,8 @@ class Spool:
             name = f"spool-{socket.gethostname()}-{os.getpid()}-{self._number}{_SUFFIX}"
             with suppress(FileExistsError):
                 created = _open_segment(self._directory / name, "x+b")
+        with suppress(OSError):  # it may belong to another user
+            sync_path(self._directory.parent)  # where the directory may be new
         with self._logging():  # some file systems cannot; the messages themselves are still synced
             sync_path(self._directory)
         self._own = created
