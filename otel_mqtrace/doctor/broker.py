@@ -33,6 +33,7 @@ _SPOOLED: Final = "wait on disk"
 """What each failure of an exporter with a spool has in its line: a spool may be set in code."""
 _NO_CONTROLLER: Final = "not measured: the brokers name no controller, which would answer"
 _WILL_BE_CREATED: Final = "the trace topic is missing and will be created by the first export"
+_SERVER: Final = re.compile(r"\s*((\w+://)?(\[.+\]|[^\s:/]+)(:\d{1,5})?\s*)?")
 _LEGAL_TOPIC: Final = {
     "Kafka": (re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}"), "249 letters, digits, dots, hyphens and underscores"),
     "RocketMQ": (re.compile(r"[A-Za-z0-9%|_-]{1,127}"), "127 letters, digits, hyphens, underscores, % and |"),
@@ -74,8 +75,8 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
         try:
             cluster = fetch_metadata(admin, None, _TIMEOUT_S)
         except KafkaException as error:
-            why = reasons[-1] if reasons else error_text(error)
-            _report_unreachable(checkup, settings, why, is_of_application=servers_of(connection) == servers)
+            why, tried = reasons[-1] if reasons else error_text(error), servers_of(connection)
+            _report_unreachable(checkup, settings, why, tried, is_of_application=tried == servers)
             return
         facts: dict[str, Any] = {
             "cluster_id": cluster.cluster_id,
@@ -138,7 +139,7 @@ def _count_queues(settings: Settings) -> int:
     return queues
 
 
-def _report_unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_application: bool) -> None:
+def _report_unreachable(checkup: Checkup, settings: Settings, why: str, tried: str, *, is_of_application: bool) -> None:
     """Report that the brokers do not answer, unless they took records of the command: they may be embedded in it."""
     reports = checkup.facts.get("processes", ())
     processors = [each for report in reports for each in report["processors"]]
@@ -148,6 +149,7 @@ def _report_unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of
         checkup.facts["broker"] = "took the records of the command, and does not answer since it ended"
         return
     where = "the application's own brokers" if is_of_application else "MQTRACE_BOOTSTRAP_SERVERS"
+    why = why if all(map(_SERVER.fullmatch, tried.split(","))) else "an address is not HOST:PORT"
     checkup.add("broker_unreachable", where=where, error=why)
 
 

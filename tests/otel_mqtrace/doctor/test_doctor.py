@@ -84,6 +84,7 @@ def application(tmp_path):
 
 
 NOBODY = "127.0.0.1:1"
+ROCKETMQ = {"MQTRACE_EXPORTERS": "mqtrace_native_rocketmq"}
 SECRET = "hush-hush"
 
 
@@ -141,12 +142,8 @@ def test_findings_that_the_checks_name_are_in_the_table_and_get_all_values_of_th
         ("no_propagator", {"OTEL_PROPAGATORS": "tracecontext,None,b4"}, "trace"),
         ("exporter_missing", {"MQTRACE_EXPORTERS": f"https://user:{SECRET}@host"}, "'https://…@host'"),
         ("exporter_missing", {"OTEL_TRACES_EXPORTER": f"none,https://user:{SECRET}@host"}, "nothing is traced"),
-        ("broker_unreachable", {"MQTRACE_EXPORTERS": "mqtrace_native_rocketmq"}, "no name server is set"),
-        (
-            "broker_unreachable",
-            {"MQTRACE_EXPORTERS": "mqtrace_native_rocketmq", "MQTRACE_NAMESRV": NOBODY},
-            f"the name server {NOBODY}",
-        ),
+        ("broker_unreachable", ROCKETMQ, "no name server is set"),
+        ("broker_unreachable", ROCKETMQ | {"MQTRACE_NAMESRV": NOBODY}, f"the name server {NOBODY}"),
         *(
             (f"{kind}_not_writable", {f"MQTRACE_{kind.upper()}_DIR": "/proc/self/nothing/here"}, "")
             for kind in ("landing", "spool", "ledger")
@@ -351,8 +348,9 @@ def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir,
     monkeypatch.setattr(broker, "_TIMEOUT_S", 0.2)
     account = {"NativeKafkaSpanExporter": {"exported": 1}}
     checkup = Checkup(facts={"processes": [{"processors": [account], "warnings": warnings}]})
-    examine_broker(checkup, Settings(spool_dir=spool_dir), servers="127.0.0.1:9", probe=False)
+    examine_broker(checkup, Settings(spool_dir=spool_dir), servers="127.0.0.1:9,::::", probe=False)
     assert [each.code for each in checkup.findings] == findings
+    assert all("do not answer: an address is not HOST:PORT" in each.what for each in checkup.findings)
 
 
 @pytest.mark.parametrize("answer", [{"side_effect": FutureTimeout}, {"return_value": KafkaException(KafkaError(29))}])
