@@ -55,10 +55,10 @@ def open_console() -> Console:
     return console if console.is_terminal else Console(width=_WIDTH_OF_A_PIPE, **plain)
 
 
-def print_table(table: Table, console: Console | None = None) -> None:
-    """Print ``table`` to ``console``, by default standard output."""
+def print_table(table: Table, console: Console | None = None, *, narrowest: int = 0) -> None:
+    """Print ``table`` to ``console``, by default standard output; plain on a terminal of fewer columns than that."""
     console = console or open_console()
-    if console.is_terminal:
+    if console.is_terminal and console.width >= narrowest:
         console.print(table)
     else:
         console.file.write("".join(f"{line}\n" for line in _format_plain(table)))

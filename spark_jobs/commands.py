@@ -535,7 +535,8 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     if as_json:
         sys.stdout.write(drawn.dumps())
         return 0
-    sys.stdout.write(f"graph: {into / 'graph.html'}, with graph.dot and graph.json beside it\n")
+    page = visible(str(into / "graph.html"), limit=None)
+    sys.stdout.write(f"graph: {page}, with graph.dot and graph.json beside it\n")
     if not drawn.nodes:
         typer.echo("mqtrace: the graph is empty: its sources have no readable event in the window", err=True)
     return 0

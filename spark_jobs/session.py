@@ -398,7 +398,8 @@ def _start_error(error: Exception, master: str | None) -> PeerError | UsageError
     line = _first_line(error) if thrown is None else _root_line(thrown)
     if "JAVA_GATEWAY_EXITED" in line:
         return PeerError(
-            "Spark's JVM did not start: check --driver-memory, --conf, and that JAVA_HOME is Java 17 or later"
+            "Spark's JVM did not start; its own lines above say why: check --driver-memory, --conf, JAVA_TOOL_OPTIONS, "
+            "HADOOP_CONF_DIR, and that JAVA_HOME is Java 17 or later"
         )
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001  (as in _set_environment)
     with suppress(subprocess.TimeoutExpired):

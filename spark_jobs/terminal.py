@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bridge.page.wording import plural
+from bridge.page.wording import visible as spell_out
 from otel_mqtrace._terminal import open_console, print_table, progress_bar
 from spark_jobs.report.headline import describe_carried, describe_loss
 from spark_jobs.report.wording import count, duration, percent, visible
@@ -33,6 +34,8 @@ _STYLES: Final = {
     "inconclusive": "yellow",
 }
 _MOST_GROUPS: Final = 10
+_NARROWEST: Final = 60
+"""The columns that the widest table needs: in fewer its names vanish."""
 
 
 def print_summary(result: Result, written: dict[str, AnyPath], *, console: Console | None = None) -> None:
@@ -42,18 +45,16 @@ def print_summary(result: Result, written: dict[str, AnyPath], *, console: Conso
     screen.print(headline, soft_wrap=True)
     for sentence in _sentences(result):
         screen.print(Text(sentence), soft_wrap=True)
-    print_table(_counts("status", result.status), screen)
-    if result.reason:
-        print_table(_counts("reason", result.reason, title="reasons"), screen)
-    if result.groups:
-        print_table(_groups(result), screen)
-    print_table(_gates(result), screen)
+    reasons = [_counts("reason", result.reason, title="reasons")] if result.reason else []
+    groups = [_groups(result)] if result.groups else []
+    for table in (_counts("status", result.status), *reasons, *groups, _gates(result)):
+        print_table(table, screen, narrowest=_NARROWEST)
     if not result.conservation.holds:
         screen.print(Text(f"the counts do not balance: native {result.conservation.native}"), soft_wrap=True)
         screen.print(Text(f"                           otlp {result.conservation.otlp}"), soft_wrap=True)
     for name, path in written.items():
         if path.suffix == ".html":
-            screen.print(Text(f"{name}: {path}"), soft_wrap=True)
+            screen.print(Text(f"{name}: {spell_out(str(path), limit=None)}"), soft_wrap=True)
 
 
 def _sentences(result: Result) -> Iterator[str]:

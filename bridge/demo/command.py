@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from bridge.addresses import parse_directory
+from bridge.page.wording import visible
 from otel_mqtrace._errors import MissingExtraError, UsageError
 
 _NEEDED: Final = ("confluent_kafka", "opentelemetry.exporter.otlp.json.file", "pyspark", "pyarrow", "rich")
@@ -58,7 +59,7 @@ def demo(
         console.print(f"  {line}", soft_wrap=True)
     verdict = "every seeded fault was found, and nothing else" if findings.agree else "seeded and found do NOT agree"
     console.print(verdict)
-    console.print(f"report: {workspace.report / 'report.html'}", soft_wrap=True)
+    console.print(f"report: {visible(str(workspace.report / 'report.html'), limit=None)}", soft_wrap=True)
     return 0 if findings.agree else 1
 
 

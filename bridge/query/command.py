@@ -15,6 +15,7 @@ import typer
 from bridge.addresses import Address, Kind, check_stores, parse_address
 from bridge.codec.framing import MessageTypeMap
 from bridge.commands import Charset, TimeoutMs, TypeMap, option
+from bridge.page.wording import visible
 from bridge.query.matching import OutcomeFilter, parse_query
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, UsageError, describe_write_fix
@@ -269,7 +270,7 @@ def _show(answer: Answer, arrivals: ArrivalRange, html: Path | None, *, as_json:
         print_answer(answer)
     if html is not None:
         _write_page(answer, html)
-        typer.echo(f"mqtrace: the page is {html}", err=True)
+        typer.echo(f"mqtrace: the page is {visible(str(html), limit=None)}", err=True)
     return _FOUND
 
 

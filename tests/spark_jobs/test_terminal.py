@@ -16,13 +16,13 @@ from tests.support.results import groups, result
 
 def printed(made, *, width=80, **options):
     screen = Console(file=io.StringIO(), width=width, **options)
-    print_summary(made, {name: Path("out", name) for name in ("report.html", "result.json")}, console=screen)
+    print_summary(made, {name: Path("out\x07", name) for name in ("report.html", "result.json")}, console=screen)
     return screen.file.getvalue()
 
 
 def test_summary_shows_verdict_loss_groups_gates_and_report_in_order():
     text = printed(result())
-    parts = ("FAIL: native", "The native trace lacks 3 of", "MATCHED_EXACT", "who consumed", "gates", "report.html:")
+    parts = ("FAIL: native", "The native trace lacks 3 of", "MATCHED_EXACT", "who consumed", "gates", "out⟨U+0007⟩/")
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     lacked = "The native trace lacks 3 of 5,967 events without explanation and 5 for a named reason; with 95 %"
@@ -54,9 +54,10 @@ def test_what_was_cut_off_or_left_open_is_named_before_the_losses(counts, remark
     assert text.index(remark) < text.index("The native trace lacks")
 
 
-def test_long_topic_is_whole_and_unboxed_in_a_pipe():
+@pytest.mark.parametrize(("width", "terminal"), [(10_000, False), (59, True), (20, True)])
+def test_long_topic_is_whole_and_unboxed_in_a_pipe_and_on_a_narrow_terminal(width, terminal):
     name = "a-topic-" + "with-a-long-name-" * 4
-    text = _printed_with_group(name, width=10_000, terminal=False)
+    text = _printed_with_group(name, width=width, terminal=terminal)
     assert any(line.startswith(f"{name}  ") for line in text.splitlines())
     assert "[bold]" in text
     assert not set(text) & set("│┃━─┏╭")

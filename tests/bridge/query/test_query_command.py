@@ -185,9 +185,9 @@ def test_json_lists_messages_with_their_timelines(landing, mqtrace):
 
 
 def test_page_is_written_beside_the_output(landing, tmp_path, mqtrace):
-    file = tmp_path / "message.html"
+    file = tmp_path / "message\x07.html"
     code, out, err = mqtrace("query", "--msg-id", ID, "--landing", landing, "--html", file)
-    assert (code, err) == (0, f"mqtrace: the page is {file}\n")
+    assert (code, err) == (0, f"mqtrace: the page is {tmp_path}/message⟨U+0007⟩.html\n")
     assert b"Sent once" in out
     shown = Page(file.read_text(encoding="utf-8")).text
     assert ID in shown

@@ -35,7 +35,7 @@ def world():
 
 def test_command_draws_the_graph_of_a_file_of_spans(tmp_path, capsys):
     (tmp_path / "spans.jsonl").write_text(world())
-    out = tmp_path / "out"
+    out = tmp_path / "out\x07"
     assert main(["graph", "--otlp", str(tmp_path / "spans.jsonl"), "--out", str(out), "--grace", "1s"]) == 0
     graph = json.loads((out / "graph.json").read_text())
     edges = {(edge["source"].partition(":")[2], edge["target"].partition(":")[2]): edge for edge in graph["edges"]}
@@ -51,7 +51,8 @@ def test_command_draws_the_graph_of_a_file_of_spans(tmp_path, capsys):
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
     assert "[/]billing" in page
-    assert capsys.readouterr().out == f"graph: {out}/graph.html, with graph.dot and graph.json beside it\n"
+    shown = f"{tmp_path}/out⟨U+0007⟩/graph.html"
+    assert capsys.readouterr().out == f"graph: {shown}, with graph.dot and graph.json beside it\n"
 
 
 def test_graph_of_an_empty_file_is_drawn_with_a_warning(tmp_path, capsys):
