@@ -101,10 +101,11 @@ def test_no_table_is_wider_than_a_page(path):
     assert [row for row in rows if row.count("|") - 1 > MOST_COLUMNS] == []
 
 
-def test_every_setting_is_in_the_documents():
+def test_every_setting_and_every_command_is_in_the_documents():
     page = (DOCS / "operations.md").read_text(encoding="utf-8")
     missing = [name for name in Settings.__dataclass_fields__ if f"`{ENVIRONMENT_PREFIX}{name.upper()}`" not in page]
-    assert missing == []
+    page = (DOCS / "quickstart.md").read_text(encoding="utf-8")
+    assert missing + [command for command in COMMANDS if f"mqtrace {command}" not in page] == []
 
 
 def test_every_finding_of_the_doctor_is_in_the_documents():
@@ -126,11 +127,6 @@ def test_help_of_otlp_names_every_source_of_spans():
     assert len(rows) == 2  # reconcile and graph
     sources = ("file", "directory", "glob", "kafka://BOOTSTRAP/TOPIC", Kind.JAEGER.value)
     assert [row for row in rows if not all(source in row for source in sources)] == []
-
-
-def test_every_command_is_in_the_quick_start():
-    page = (DOCS / "quickstart.md").read_text(encoding="utf-8")
-    assert [command for command in COMMANDS if f"mqtrace {command}" not in page] == []
 
 
 def test_every_make_target_explains_itself():

@@ -60,7 +60,7 @@ mqtrace_otlp: plain values -> {OTLP}::test_http_compresses_spans_as_code_or_the_
 stock exporters keep working -> {OTLP}::test_stock_exporter_keeps_its_encoder
 SendHook, ConsumeHook -> {HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 codec -> {CODEC}::test_written_context_is_read_back
-otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_embedded_broker_comes_with_the_kit
+otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_topic_error_fails_its_sends_until_it_is_cleared
 """
 CONFIGURATION = f"""
 MQTRACE_ENABLED -> {SWITCH}::test_disabled_instrumentation_imports_no_client_and_is_reported

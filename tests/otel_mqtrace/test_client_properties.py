@@ -24,10 +24,10 @@ def test_signal_interrupts_the_wait_for_a_silent_broker():
         consumer = _consumer(f"127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - a timer set before it could go off before it
             signal.setitimer(signal.ITIMER_REAL, 0.1)
-            fetch_metadata(consumer, "t", 30)
+            fetch_metadata(consumer, "t", 300)
         consumer.close()
     signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - started_s < 15
+    assert time.monotonic() - started_s < 100
 
 
 def test_broker_that_is_connected_has_all_the_time_for_its_answer():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -73,6 +74,7 @@ def run_in_child(act: Callable[[], Any]) -> int:
     pid = os.fork()
     if not pid:
         number = 255
+        signal.alarm(60)  # a child that hangs fails its test, and not the whole run
         try:
             number = act() or 0
         finally:

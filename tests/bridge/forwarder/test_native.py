@@ -239,11 +239,11 @@ def test_target_of_an_interrupted_delivery_is_closed_at_once():
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     started_s = time.monotonic()
     # a timer set before pytest.raises() could go off before it
-    with pytest.raises(KeyboardInterrupt), open_native(**properties, timeout_ms=30_000) as write:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), open_native(**properties, timeout_ms=300_000) as write:  # noqa: PT012
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         write([TraceMessage(b"", "", ())], 0)
     signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - started_s < 15
+    assert time.monotonic() - started_s < 100
 
 
 @pytest.mark.parametrize("native", ["kafka://127.0.0.1:1/T", "rocketmq://127.0.0.1:1/T", "out"])

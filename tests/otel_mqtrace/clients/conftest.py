@@ -12,6 +12,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace.hooks.outcome import missing_counts
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.support.consuming import consume
 
 APPLICATION = """
 import functools
@@ -118,9 +119,7 @@ def stored(consumer_of):
 
     def read(topic, count):
         with suppress_instrumentation(), consumer_of(topic, group="reader") as consumer:
-            messages = consumer.consume(count, 10)
-        assert len(messages) == count
-        return messages
+            return consume(consumer, count)
 
     return read
 

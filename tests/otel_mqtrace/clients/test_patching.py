@@ -162,7 +162,7 @@ def test_methods_that_are_no_functions_work_as_before(producer_of):
     for producer in (plain, traced):
         assert producer.produce("x") is None
         assert producer.abort_transaction() == {}
-        assert producer.poll(5) == 1
+        assert producer.poll(60) == 1
         assert producer.flush(3) == type(producer).flush(3) == 3
 
 

@@ -231,7 +231,7 @@ def test_shutdown_ends_a_running_export_early(cluster, traced, monkeypatch):
 def test_outage_with_a_spool_loses_nothing(cluster, traced, tmp_path):
     first, trace = traced(NativeRocketMqSpanExporter(namesrv=NOWHERE, spool_dir=tmp_path, export_timeout_millis=200))
     trace(*map(pub, range(3)))
-    first.force_flush(timeout_millis=1_000)
+    first.force_flush(timeout_millis=20_000)
     assert first.stats()[NAME]["exported"] == 3
     first.shutdown()
     to_kafka = NativeKafkaSpanExporter(bootstrap_servers=NOWHERE, spool_dir=tmp_path)

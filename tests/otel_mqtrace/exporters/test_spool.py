@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace.exporters import native_delivery
 from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, MessageDelivery, SpooledDelivery, Undelivered
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
@@ -229,18 +230,21 @@ def exporter_of(servers, spool, **options):
     return NativeKafkaSpanExporter(bootstrap_servers=servers, spool_dir=spool, **options)
 
 
-def test_spooled_records_arrive_once_in_order_when_the_broker_is_back(kafka, traced, arrived, tmp_path):
-    first = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=5_000)
+def test_spooled_records_arrive_once_in_order_when_the_broker_is_back(kafka, traced, arrived, tmp_path, monkeypatch):
+    first = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=20_000)
     processor, trace = traced(first, max_export_batch_size=1)
     trace(pub(9))
     assert processor.force_flush()
     kafka.broker_down(1)
+    monkeypatch.setattr(native_delivery, "PATIENCE_MS", 500)
     trace(*map(pub, range(3)))
+    processor.run_once()
     assert not processor.force_flush(timeout_millis=1_000)  # it is safe, but it is not there
     assert (processor.stats()[NAME]["exported"], first.stats()["spooled"]) == (4, 3)
     processor.shutdown(timeout_millis=1_000)
+    monkeypatch.undo()
     kafka.broker_up(1)
-    second = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
+    second = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=20_000)
     processor, trace = traced(second)
     trace(pub(3))
     assert processor.force_flush()

@@ -134,11 +134,23 @@ def test_shutdown_ends_in_time_when_an_exporter_hangs_in_its_own(background):
     assert (hanging.names, free.names) == (["a"], ["a"])
 
 
-def test_no_thread_starts_before_the_first_span_of_a_processor():
+@pytest.fixture
+def started(monkeypatch):
+    """The threads that the test's own thread has started; one of an earlier test may start others meanwhile."""
+    own, start, threads = threading.current_thread(), threading.Thread.start, []
+
+    def start_and_note(thread):
+        threads.extend([thread] * (threading.current_thread() is own))
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_note)
+    return threads
+
+
+def test_no_thread_starts_before_the_first_span_of_a_processor(started):
     """So that the parent of a pre-forking server has none."""
-    before = set(threading.enumerate())
     MqTraceSpanProcessor(lanes.Scripted(), lanes.Scripted())
-    assert set(threading.enumerate()) <= before  # a thread of an earlier test may end meanwhile
+    assert started == []
 
 
 def test_exception_of_the_processor_is_counted_and_not_raised():
@@ -249,8 +261,9 @@ class Flushing(lanes.Scripted):
 
 @pytest.fixture
 def thread_deaths(monkeypatch):
+    """Those of a processor's workers; other threads may die of other tests meanwhile."""
     deaths = []
-    monkeypatch.setattr(threading, "excepthook", deaths.append)
+    monkeypatch.setattr(threading, "excepthook", lambda it: it.thread.name.startswith("mqtrace ") and deaths.append(it))
     return deaths
 
 
@@ -360,13 +373,13 @@ def test_exporter_that_flushes_its_own_processor_does_not_hang(method, monkeypat
     processor.shutdown()
 
 
-def test_processor_after_shutdown_calls_no_exporter_and_starts_no_thread(monkeypatch):
+def test_processor_after_shutdown_calls_no_exporter_and_starts_no_thread(started):
     exporter = Flushing()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(lanes.span("a"))
     processor.shutdown()
-    started = []
-    monkeypatch.setattr(threading.Thread, "start", started.append)
+    assert started
+    started.clear()
     assert processor.force_flush(0)
     processor.on_end(lanes.span("late"))
     processor.shutdown()

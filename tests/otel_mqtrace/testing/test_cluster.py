@@ -2,9 +2,10 @@
 
 import logging
 import os
+import re
 import signal
-import threading
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ def _blocked_signals() -> dict[str, int]:
     blocked = {}
     for path in Path("/proc/self/task").glob("*/status"):
         with suppress(OSError):  # a thread of an earlier test ends meanwhile
-            blocked[path.parent.name] = int(path.read_text().partition("SigBlk:")[2].split()[0], 16)
+            name, mask = re.findall(r"^(?:Name|SigBlk):\t(.*)", path.read_text(), re.MULTILINE)
+            if name.startswith("rdk:"):  # a thread of Python, by another test, may start meanwhile
+                blocked[path.parent.name] = int(mask, 16)
     return blocked
 
 
@@ -83,14 +86,22 @@ def test_trimmed_topic_is_an_error(kafka: EmbeddedKafka) -> None:
         kafka.assert_untrimmed("trace")
 
 
-def test_closed_broker_leaves_no_thread() -> None:
-    before = len(list(Path("/proc/self/task").iterdir())), threading.active_count()
+def test_closed_broker_leaves_no_thread(run_code: Callable[[str], str]) -> None:
+    code = """
+    import os
+    from otel_mqtrace._errors import UsageError
+    from otel_mqtrace.testing.embedded import EmbeddedKafka
     with EmbeddedKafka(brokers=3) as kafka:
-        assert len(kafka.bootstrap_servers.split(",")) == 3
+        print(len(kafka.bootstrap_servers.split(",")), len(os.listdir("/proc/self/task")) > 1)
     kafka.close()
-    assert (len(list(Path("/proc/self/task").iterdir())), threading.active_count()) <= before
-    with pytest.raises(UsageError, match="not running"):
-        _ = kafka.bootstrap_servers
+    while len(os.listdir("/proc/self/task")) > 1:  # a joined thread is listed until the system has removed it
+        os.sched_yield()
+    try:
+        kafka.bootstrap_servers
+    except UsageError as error:
+        print(error)
+    """
+    assert run_code(code).startswith("3 True\nthe embedded broker is not running")
 
 
 def test_fork_that_leaves_the_block_ends_and_the_broker_goes_on(kafka: EmbeddedKafka) -> None:
@@ -158,9 +169,3 @@ def test_interrupted_export_leaves_instrumentation_on(tracer, monkeypatch):
     with pytest.raises(TimeoutError):
         tracer.start_span("x").end()
     assert is_instrumentation_enabled()
-
-
-def test_embedded_broker_comes_with_the_kit():
-    with contextmanager(embedded_kafka)() as kafka:
-        kafka.create_topic("orders", partitions=2)
-        assert send(producer_of(kafka), "orders", b"x") == [None]

@@ -128,7 +128,7 @@ LocalEngine(2, clock=TickingClock()).map(task, [1, 2])
 
 def test_killed_parent_ends_other_processes_while_they_work(tmp_path):
     os.mkfifo(tmp_path / "never")
-    done = run_python(_KILLED, tmp_path, cwd=ROOT, timeout_s=60)  # until the other process has closed its stderr, too
+    done = run_python(_KILLED, tmp_path, cwd=ROOT, timeout_s=300)  # until the other process has closed its stderr, too
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
     assert len(list(tmp_path.iterdir())) == 2
 
