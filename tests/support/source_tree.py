@@ -7,14 +7,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("otel_mqtrace", "bridge", "spark_jobs")
 _LEFT_OUT = {
-    *(".git", ".venv", "build", "dist", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache"),
+    *(".git", "build", "dist", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache"),
     *(".import_linter_cache", "spark-warehouse", "metastore_db", "mqtrace-landing", "mqtrace-demo"),
 }
 
 
 @cache
 def all_files() -> tuple[Path, ...]:
-    paths = (path for path in ROOT.rglob("*") if not _LEFT_OUT & set(path.relative_to(ROOT).parts))
+    tops = (path for path in ROOT.iterdir() if not path.name.startswith(".venv"))  # make VENV=.venv312 makes another
+    paths = (path for top in tops for path in (top, *top.rglob("*")) if not _LEFT_OUT & {*path.relative_to(ROOT).parts})
     return tuple(sorted(path for path in paths if path.is_file() and ".egg-info" not in str(path)))
 
 
