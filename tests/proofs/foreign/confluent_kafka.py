@@ -36,16 +36,7 @@ MODES: Final = {
 """Mode → what is switched on, and when."""
 _PLUGIN: Final = Path(__file__).resolve().parent / "plugin"
 _SUITE: Final = ("tests/test_*.py", "tests/avro/test_*.py", "tests/_util/test_*.py")
-_PYTEST: Final = (
-    "-q",
-    "-p",
-    "no:randomly",
-    "-p",
-    "no:cacheprovider",
-    "-W",
-    "ignore",
-    "--continue-on-collection-errors",
-)
+_PYTEST: Final = ("-q", "-pno:randomly", "-pno:cacheprovider", "-Wignore", "--continue-on-collection-errors")
 _FLOOD: Final = 200
 """More spans than this in one test: it sends in a loop until it is stopped, and how far it comes is chance."""
 _LOOK_S: Final = 0.5

@@ -6,13 +6,13 @@ switched on and when, ``MQTRACE_FOREIGN_OUT`` where outcomes go, ``MQTRACE_FOREI
 
 import bisect
 import functools
-import gc
 import inspect
 import json
 import os
 import signal
 import sys
 import time
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -92,6 +92,7 @@ class _Recorder:
         self.lines = target.open("a", encoding="utf-8")
         self.worst: dict[str, tuple[str, str]] = {}
         self.tests: list[tuple[int, str]] = []
+        self.is_finished = False
         self.spans = _CountingEnds() if os.environ.get("MQTRACE_FOREIGN_COUNTS") == "ends" else _Counting()
         self.provider = TracerProvider()
         self.provider.add_span_processor(self.spans)
@@ -100,6 +101,7 @@ class _Recorder:
         """Early: before a test module is imported, so before it takes any name from the client."""
         # A shell starts background jobs with SIGINT ignored; tests that wait for KeyboardInterrupt would hang.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        weakref.finalize(self, self.conclude)  # at exit, after those made later, which end what is left open
         if self.moment != "late":
             _switch(self.subject, self.provider)
         self.write(switched=self.moment != "late")
@@ -147,10 +149,13 @@ class _Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus):
-        """Objects that only a garbage collection ends have had their chance; a session that was interrupted has not."""
-        gc.collect()
+        self.is_finished = exitstatus in _AT_THE_END  # a session that was interrupted is not
+        self.conclude()
+
+    def conclude(self):
+        """Write what ended so far: when the session has ended, and again when the process exits; the last line counts."""
         self.write(
-            finished=exitstatus in _AT_THE_END,
+            finished=self.is_finished,
             spans=self.take_spans(),
             started=self.spans.counted,
             ended=self.spans.ended,
