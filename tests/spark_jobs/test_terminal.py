@@ -72,10 +72,8 @@ def _printed_with_group(topic, *, width, terminal):
 
 
 def test_summary_has_colours_on_a_terminal_and_none_with_no_color():
-    coloured = printed(result(), force_terminal=True, color_system="standard")
-    plain = printed(result(), force_terminal=True, no_color=True)
-    assert "\x1b[1;31mFAIL" in coloured
-    assert not re.search(r"\x1b\[(1;)?31m", plain)
+    assert "\x1b[1;31mFAIL" in printed(result(), force_terminal=True, color_system="standard")
+    assert not re.search(r"\x1b\[(1;)?31m", printed(result(), force_terminal=True, no_color=True))
 
 
 def terminal(**options):
