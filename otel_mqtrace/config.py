@@ -223,10 +223,7 @@ class Settings:
 
     @classmethod
     def from_env(
-        cls,
-        overrides: Mapping[str, Any] | None = None,
-        *,
-        environ: Mapping[str, str] | None = None,
+        cls, overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
     ) -> Settings:
         """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top."""
         environment = os.environ if environ is None else environ

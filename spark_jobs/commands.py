@@ -207,10 +207,7 @@ OtlpFormat = Annotated[str | None, option("Input", "Layout of the spans in place
 Charset = Annotated[
     str,
     option(
-        "Input",
-        "Charset of native bodies; RocketMQ 4.x writes that of its JVM.",
-        parser=parse_charset,
-        metavar="NAME",
+        "Input", "Charset of native bodies; RocketMQ 4.x writes that of its JVM.", parser=parse_charset, metavar="NAME"
     ),
 ]
 ClientConfig = Annotated[
@@ -450,8 +447,7 @@ def inspect(  # noqa: PLR0913 - one parameter for each option
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SRC",
-            help="Files, directories, globs, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME.",
+            metavar="SRC", help="Files, directories, globs, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME."
         ),
     ],
     *,

@@ -90,7 +90,7 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
             return JavaHome(_wrap(java, probed, cache_dir or _default_cache(env)), probed.major, source)
     seen = f" ({'; '.join(refused)})" if refused else ""
     raise PeerError(
-        f"no Java {MINIMUM_JAVA} or later for Spark{seen}: set JAVA_HOME to one, or {describe_install('jre')}",
+        f"no Java {MINIMUM_JAVA} or later for Spark{seen}: set JAVA_HOME to one, or {describe_install('jre')}"
     )
 
 
@@ -144,6 +144,6 @@ def _wrap(java: Path, probed: _Probed, cache_dir: Path) -> Path:
         if probed.has_spark_module:  # it starts without the script, with a warning
             return probed.home
         raise PeerError(
-            f"cannot write the Java start script {target} ({error.strerror}): set XDG_CACHE_HOME to a writable folder",
+            f"cannot write the Java start script {target} ({error.strerror}): set XDG_CACHE_HOME to a writable folder"
         ) from error
     return home

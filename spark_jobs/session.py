@@ -150,10 +150,7 @@ _MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 
 
 def build_session(
-    *,
-    master: str | None = None,
-    driver_memory: str = DEFAULT_DRIVER_MEMORY,
-    extra: Mapping[str, str] | None = None,
+    *, master: str | None = None, driver_memory: str = DEFAULT_DRIVER_MEMORY, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Return the process's SparkSession; start it if necessary, without UI, and local ones on loopback.
 
@@ -199,12 +196,7 @@ def check_start(*, master: str | None, driver_memory: str) -> None:
 
 
 def choose_engine(
-    engine: str | None,
-    *,
-    master: str | None,
-    conf: Mapping[str, str],
-    driver_memory: str,
-    stream: bool = False,
+    engine: str | None, *, master: str | None, conf: Mapping[str, str], driver_memory: str, stream: bool = False
 ) -> tuple[str, str | None]:
     """Return ``spark`` or ``local``: the engine that is named, else Spark where it can start; with the reason then.
 

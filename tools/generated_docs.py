@@ -95,11 +95,7 @@ _AMBIGUITIES = (
         "it has no terminator",
         "taken apart when read, never written: `encode` writes the form that fixed it",
     ),
-    (
-        "U+0001 and U+0002 inside a value",
-        "they cut the record in pieces",
-        "the pieces are reported; never written",
-    ),
+    ("U+0001 and U+0002 inside a value", "they cut the record in pieces", "the pieces are reported; never written"),
     (
         "an empty text at the very end",
         "Java's reader counts such a field as missing and loses the body",

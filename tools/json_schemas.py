@@ -88,12 +88,7 @@ class _Definitions:
 
 
 def _closed(properties: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _array(items: dict[str, Any]) -> dict[str, Any]:

@@ -65,11 +65,7 @@ _State = Annotated[
     ),
 ]
 _Once = Annotated[
-    bool,
-    typer.Option(
-        "--once",
-        help="Forward what is there now, and end; else go on until SIGINT, SIGTERM or SIGHUP.",
-    ),
+    bool, typer.Option("--once", help="Forward what is there now, and end; else go on until SIGINT, SIGTERM or SIGHUP.")
 ]
 _Group = Annotated[str, option("Input", "Consumer group that remembers the position.", metavar="GROUP")]
 _ClientConfig = Annotated[
@@ -80,13 +76,7 @@ _LandingFormat = Annotated[str, option("Output", "parquet, or jsonl, which needs
 _AcceptTrimmed = Annotated[bool, option("Input", "Go on after messages that retention removed.", "--accept-trimmed")]
 _OtlpTimeoutMs = Annotated[
     float,
-    option(
-        "Output",
-        "How long an OTLP request may take, with retries.",
-        metavar="MS",
-        min=1,
-        max=LONGEST_TIMEOUT_MS,
-    ),
+    option("Output", "How long an OTLP request may take, with retries.", metavar="MS", min=1, max=LONGEST_TIMEOUT_MS),
 ]
 _PairTimeout = Annotated[
     str, option("Spans", "How long half a listener call waits: 60s, 5m, 500ms.", metavar="DURATION")

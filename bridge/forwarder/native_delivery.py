@@ -80,12 +80,7 @@ class NativeForwarding:
     """
 
     def __init__(
-        self,
-        write: Write,
-        *,
-        dialect: str,
-        max_message_bytes: int,
-        trace_topics: Collection[str] = (),
+        self, write: Write, *, dialect: str, max_message_bytes: int, trace_topics: Collection[str] = ()
     ) -> None:
         self.counts = NativeCounts()
         self._write = write

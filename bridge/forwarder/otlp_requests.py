@@ -97,9 +97,7 @@ def _request(by_service: Mapping[bytes, Sequence[bytes]]) -> bytes:
     return b"".join(parts)
 
 
-_RESOURCES: Final = BoundedCache[str, bytes](
-    lambda service: delimited(1, attribute(1, _SERVICE_NAME, service)),
-)
+_RESOURCES: Final = BoundedCache[str, bytes](lambda service: delimited(1, attribute(1, _SERVICE_NAME, service)))
 _SCOPE: Final = delimited(1, delimited(1, text_bytes(SCOPE)))
 _SPAN: Final = tag(2)
 _SCHEMA_URL: Final = delimited(3, text_bytes(semconv.SCHEMA_URL))

@@ -97,11 +97,7 @@ class OtlpDelivery:
 
 
 def open_exporter(
-    endpoint: str,
-    *,
-    timeout_s: float,
-    on_reply: Callable[[bytes], bytes],
-    on_error: Callable[[str], object],
+    endpoint: str, *, timeout_s: float, on_reply: Callable[[bytes], bytes], on_error: Callable[[str], object]
 ) -> SpanExporter:
     """Return OpenTelemetry's exporter; ``on_reply`` gets each good body, ``on_error`` why a request over HTTP failed.
 

@@ -43,11 +43,7 @@ if TYPE_CHECKING:
     from bridge.otlp.values import Span
 
 
-_TYPES: Final = {
-    "publish": TraceType.PUB,
-    "transaction_end": TraceType.END_TRANSACTION,
-    "recall": TraceType.RECALL,
-}
+_TYPES: Final = {"publish": TraceType.PUB, "transaction_end": TraceType.END_TRANSACTION, "recall": TraceType.RECALL}
 _OURS: Final = "mqtrace"
 _KAFKA: Final = "kafka"
 

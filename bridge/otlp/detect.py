@@ -121,7 +121,7 @@ def detect_layout(path: AnyPath) -> Layout:
     if found is None:
         raise UnreadableInputError(
             f"cannot detect the format of {path}: expected a native landing, JSON lines with body_base64, or OTLP "
-            "traces in JSON or protobuf",
+            "traces in JSON or protobuf"
         )
     return found
 

@@ -38,15 +38,14 @@ ALIASES: Final[dict[str, Alias]] = {
         (
             *(semconv.MQTRACE_GROUP_NAME, semconv.MESSAGING_CONSUMER_GROUP_NAME),
             *("messaging.consumer.group", semconv.LEGACY_KAFKA_CONSUMER_GROUP, semconv.LEGACY_ROCKETMQ_CLIENT_GROUP),
-        ),
+        )
     ),
     "attempt_id": Alias((semconv.MQTRACE_REQUEST_ID,)),
     "retry_times": Alias((semconv.MQTRACE_RETRY_TIMES,)),
     "region_id": Alias((semconv.MQTRACE_REGION_ID,), (f"{_HEADER}MSG_REGION",)),
     "tags": Alias((semconv.MQTRACE_TAGS, semconv.MESSAGING_ROCKETMQ_MESSAGE_TAG), (f"{_HEADER}{semconv.HEADER_TAGS}",)),
     "keys": Alias(
-        (),
-        (semconv.MQTRACE_KEYS, semconv.MESSAGING_ROCKETMQ_MESSAGE_KEYS, f"{_HEADER}{semconv.HEADER_KEYS}"),
+        (), (semconv.MQTRACE_KEYS, semconv.MESSAGING_ROCKETMQ_MESSAGE_KEYS, f"{_HEADER}{semconv.HEADER_KEYS}")
     ),
     "store_host": Alias((semconv.MQTRACE_STORE_HOST, "messaging.rocketmq.broker_address")),
     "client_host": Alias((semconv.MQTRACE_CLIENT_HOST,)),
@@ -71,7 +70,7 @@ ALIASES: Final[dict[str, Alias]] = {
         (
             *(semconv.MESSAGING_DESTINATION_PARTITION_ID, "messaging.kafka.destination.partition"),
             semconv.LEGACY_KAFKA_PARTITION,
-        ),
+        )
     ),
     "kafka_offset": Alias((semconv.MESSAGING_KAFKA_OFFSET, semconv.LEGACY_KAFKA_OFFSET)),
     "half": Alias((semconv.MQTRACE_HALF,)),

@@ -134,8 +134,7 @@ _MsgId = Annotated[
     option("Search", "The message: its unique id, the id of its place, or a prefix followed by *.", metavar="ID"),
 ]
 _Key = Annotated[
-    str | None,
-    option("Search", "Messages with this key (not Kafka's record key); with --msg-id, both.", metavar="KEY"),
+    str | None, option("Search", "Messages with this key (not Kafka's record key); with --msg-id, both.", metavar="KEY")
 ]
 _Topic = Annotated[
     str | None, option("Search", "Messages of this topic, with or without its namespace.", metavar="TOPIC")

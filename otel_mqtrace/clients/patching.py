@@ -306,10 +306,7 @@ INSTRUMENTATIONS: Final = {
         _of_opentelemetry("confluent_kafka"),
         Instrumentation("Datadog's ddtrace", "ddtrace", "ddtrace", "DD_TRACE_KAFKA_ENABLED=false"),
         Instrumentation(
-            "New Relic's agent",
-            "newrelic",
-            "newrelic",
-            "enabled = false under [import-hook:confluent_kafka.cimpl]",
+            "New Relic's agent", "newrelic", "newrelic", "enabled = false under [import-hook:confluent_kafka.cimpl]"
         ),
         Instrumentation(
             "SkyWalking's agent", "skywalking", "apache-skywalking", "SW_AGENT_DISABLE_PLUGINS=sw_confluent_kafka"

@@ -32,13 +32,7 @@ from otel_mqtrace.client_properties import (
     without_password,
 )
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_delivery import (
-    PATIENCE_MS,
-    MessageDelivery,
-    NativeExporter,
-    Undelivered,
-    with_spool,
-)
+from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, MessageDelivery, NativeExporter, Undelivered, with_spool
 from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:

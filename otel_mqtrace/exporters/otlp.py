@@ -72,11 +72,7 @@ def _make_stub(read_reply: Callable[[bytes], bytes], channel: Any) -> SimpleName
 
 
 def open_stock_exporter(
-    protocol: str,
-    *,
-    read_reply: Callable[[bytes], bytes],
-    on_error: Callable[[str], object] = str,
-    **settings: Any,
+    protocol: str, *, read_reply: Callable[[bytes], bytes], on_error: Callable[[str], object] = str, **settings: Any
 ) -> SpanExporter:
     """Return OpenTelemetry's exporter, whose ``export`` takes requests instead of spans.
 

@@ -68,10 +68,7 @@ class ConsumeHook(ReceiveHook):
     def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
         super()._set_up(tracing, info)
         settings = tracing.settings
-        self._constant: Attributes = {
-            **info.attributes(),
-            **tracing.operation(TraceType.SUB_BEFORE, info.group_name),
-        }
+        self._constant: Attributes = {**info.attributes(), **tracing.operation(TraceType.SUB_BEFORE, info.group_name)}
         self._mode = settings.process_context
         self._may_record = (
             tracing.consume_hook is None and tracing.allows_records and self._mode == "auto" and not info.is_rocketmq
@@ -329,13 +326,7 @@ class ConsumeHook(ReceiveHook):
             constant[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
         constant[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
         attributes, links = self._attributes_and_links(
-            messages,
-            constant,
-            propagator,
-            others,
-            batch=batch,
-            creation=creation,
-            is_linked=self._mode != "parent",
+            messages, constant, propagator, others, batch=batch, creation=creation, is_linked=self._mode != "parent"
         )
         if not self._polls and (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(messages))  # may fail: before a span is open

@@ -9,11 +9,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.trace import Link, SpanKind
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks.attributes import (
-    IncomingMessage,
-    add_known_fields,
-    add_rocketmq_fields,
-)
+from otel_mqtrace.hooks.attributes import IncomingMessage, add_known_fields, add_rocketmq_fields
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends, record_failure
 from otel_mqtrace.hooks.propagation import index_headers, propagator_in_force

@@ -16,11 +16,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._workers import process_generation
-from otel_mqtrace.hooks.attributes import (
-    add_known_fields,
-    add_rocketmq_fields,
-    remove_kafka_fields,
-)
+from otel_mqtrace.hooks.attributes import add_known_fields, add_rocketmq_fields, remove_kafka_fields
 from otel_mqtrace.hooks.guard import note_failure
 from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_ends, read_time, record_failure
 from otel_mqtrace.hooks.propagation import (

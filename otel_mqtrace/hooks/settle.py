@@ -178,9 +178,7 @@ class EndTransactionHook(ClientHook):
             return
         end_ns = max(tracing.clock.wall_ns(), start_ns)
         bean = message._replace(
-            msg_type=MessageType.TRANS_COMMIT,
-            transaction_state=state,
-            from_transaction_check=from_transaction_check,
+            msg_type=MessageType.TRANS_COMMIT, transaction_state=state, from_transaction_check=from_transaction_check
         )
         attributes = bean_attributes(bean)
         if self._is_rocketmq:

@@ -279,9 +279,7 @@ def _share(columns: _Columns, places: Mapping[int, Place]) -> tuple[dict[str, An
 
 
 def _encode_links(
-    columns: _Columns,
-    heads: Mapping[int, bytes],
-    own: Sequence[tuple[str, Sequence[Any]]],
+    columns: _Columns, heads: Mapping[int, bytes], own: Sequence[tuple[str, Sequence[Any]]]
 ) -> list[bytes]:
     """Return each message as a link of a ``Span``, with its ids and what it does not share with the others.
 

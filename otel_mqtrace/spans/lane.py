@@ -46,13 +46,7 @@ class Lane:
     """Everything between ``offer`` and one exporter, with the additions of :mod:`otel_mqtrace.spans.exporter_side`."""
 
     def __init__(
-        self,
-        exporter: SpanExporter,
-        *,
-        name: str,
-        settings: LaneSettings,
-        clock: Clock,
-        ledger: Ledger,
+        self, exporter: SpanExporter, *, name: str, settings: LaneSettings, clock: Clock, ledger: Ledger
     ) -> None:
         self.name = name
         self.exporter = exporter

@@ -293,11 +293,7 @@ _MOST_BUCKETS: Final = 2_000
 
 
 def summarise_ledger(
-    read: LedgerRead,
-    used: Sequence[int],
-    *,
-    scopes: Mapping[str, Mapping[str, int]],
-    begin_ms: int | None = None,
+    read: LedgerRead, used: Sequence[int], *, scopes: Mapping[str, Mapping[str, int]], begin_ms: int | None = None
 ) -> Ledger:
     """Return the result's table of the ledger: per side, component, cause and service the count and its use.
 

@@ -219,11 +219,7 @@ class _Balance:
         self._remaining[path[-1][0]] -= amount
 
     def _find_path(
-        self,
-        need: int,
-        drops_of: defaultdict[int, list[int]],
-        losses_of: defaultdict[int, list[int]],
-        dead: set[int],
+        self, need: int, drops_of: defaultdict[int, list[int]], losses_of: defaultdict[int, list[int]], dead: set[int]
     ) -> list[tuple[int, int]] | None:
         """Return drops and the losses that they shall cover, from ``need`` to a drop with something remaining."""
         loss_of: dict[int, int] = {}  # drop → the loss that it shall cover

@@ -79,10 +79,7 @@ EXPLAINERS: Final = (
     _by_design(NAMED_LIKE_TRACE_TOPIC, rules.find_named_like_trace_topic, excludes=rules.is_carried),
     _by_design(NO_TRACE_CONTEXT, rules.find_untraced_sends),
     _by_design(
-        PRODUCER_NOT_TRACED,
-        rules.find_unrecorded_producers,
-        confirm=rules.confirm_producers,
-        excludes=rules.is_carried,
+        PRODUCER_NOT_TRACED, rules.find_unrecorded_producers, confirm=rules.confirm_producers, excludes=rules.is_carried
     ),
     _by_design(CALL_WITHOUT_REGION, rules.find_calls_without_region),
     _by_design(TRACE_OFF, rules.find_unrecorded_messages, confirm=rules.confirm_trace_off, excludes=rules.was_lost),

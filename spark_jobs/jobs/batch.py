@@ -18,14 +18,7 @@ from pyarrow import parquet
 from bridge.storage.paths import as_path, list_files, open_parquet, write_atomically
 from otel_mqtrace._program import delay_interrupt
 from spark_jobs.columns import take_groups
-from spark_jobs.exchange.packing import (
-    count_buckets,
-    count_together,
-    group_pieces,
-    open_blobs,
-    pieces_of,
-    plain_size,
-)
+from spark_jobs.exchange.packing import count_buckets, count_together, group_pieces, open_blobs, pieces_of, plain_size
 from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
 from spark_jobs.explain.explainers import GAP_COLUMNS, NO_REASONS, explain, find_neighbours, merge_neighbours
@@ -35,14 +28,7 @@ from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points, write_rows
 from spark_jobs.history.lifecycle import CLOSED, assign_lifecycle, merge_closed, read_closed, select_left_open
-from spark_jobs.jobs.judge_tasks import (
-    CANDIDATES,
-    BucketPlan,
-    Counted,
-    Judged,
-    judge_buckets,
-    pack_events,
-)
+from spark_jobs.jobs.judge_tasks import CANDIDATES, BucketPlan, Counted, Judged, judge_buckets, pack_events
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress, no_report
 from spark_jobs.jobs.reading import read_sides
@@ -84,10 +70,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    options: ReconcileOptions,
-    *,
-    progress: Callable[[str], None] = no_progress,
-    report: Report = no_report,
+    options: ReconcileOptions, *, progress: Callable[[str], None] = no_progress, report: Report = no_report
 ) -> Result:
     """Read both sides, reconcile once and return the result; the verdicts are then in ``options.out / "verdicts"``.
 
@@ -269,13 +252,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
     return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
 
 
-def conclude(
-    place: Workspace,
-    result: Result,
-    report: Report,
-    *,
-    out: AnyPath,
-) -> Result:
+def conclude(place: Workspace, result: Result, report: Report, *, out: AnyPath) -> Result:
     """Add what the run cost and the trend it ends, have it reported, and commit it to the history.
 
     Verdicts and reports replace those of the last run below ``out`` once all are written. A run that is killed

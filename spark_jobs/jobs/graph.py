@@ -92,12 +92,7 @@ def run(options: ReconcileOptions, *, progress: Callable[[str], None] = no_progr
 
 
 def _draw(
-    engine: Engine,
-    sides: tuple[EventSide, EventSide],
-    policy: Policy,
-    *,
-    work: str,
-    progress: Callable[[str], None],
+    engine: Engine, sides: tuple[EventSide, EventSide], policy: Policy, *, work: str, progress: Callable[[str], None]
 ) -> Graph:
     """Return the graph of the events read; ``work`` is a directory for files between tasks."""
     native, otlp = sides

@@ -101,12 +101,7 @@ def resolve_positions(waiting: pa.Table, claims: pa.Table) -> Column:
 
 
 def with_message_ids(
-    engine: Engine,
-    native_files: Sequence[str],
-    otlp_files: Sequence[str],
-    directory: str,
-    *,
-    by_place: int,
+    engine: Engine, native_files: Sequence[str], otlp_files: Sequence[str], directory: str, *, by_place: int
 ) -> tuple[str, ...]:
     """Return files in ``directory`` with the rows of ``otlp_files``, their spans named by the native sends.
 

@@ -110,10 +110,7 @@ class Chosen:
 
 
 def check_options(
-    options: ReconcileOptions,
-    known: Callable[[], Mapping[str, tuple[str, str]]] = dict,
-    *,
-    stream: bool = False,
+    options: ReconcileOptions, known: Callable[[], Mapping[str, tuple[str, str]]] = dict, *, stream: bool = False
 ) -> Chosen:
     """Check the options and sources before an engine starts; choose the engine and the writers.
 
@@ -123,11 +120,7 @@ def check_options(
     if options.history is not None and options.history.resolve() == options.out.resolve():
         raise UsageError(f"--out and --history both name {options.out}: give the history its own directory")
     engine, _ = choose_engine(
-        options.engine,
-        master=options.master,
-        conf=options.conf,
-        driver_memory=options.driver_memory,
-        stream=stream,
+        options.engine, master=options.master, conf=options.conf, driver_memory=options.driver_memory, stream=stream
     )
     if engine == "spark":
         check_start(master=options.master, driver_memory=options.driver_memory)

@@ -108,12 +108,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
 
 
 def _judge(
-    workspace: Workspace,
-    ingest: Ingest,
-    chosen: Chosen,
-    *,
-    progress: Callable[[str], None],
-    report: Report,
+    workspace: Workspace, ingest: Ingest, chosen: Chosen, *, progress: Callable[[str], None], report: Report
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
     native, spans = ingest.ingested.total().sides.values()

@@ -199,11 +199,7 @@ class JudgedRun:
 
 
 def summarise(
-    run: JudgedRun,
-    *,
-    graph: Graph,
-    messages: Mapping[str, tuple[Sample, ...]],
-    malformed: Sequence[MalformedSample],
+    run: JudgedRun, *, graph: Graph, messages: Mapping[str, tuple[Sample, ...]], malformed: Sequence[MalformedSample]
 ) -> Result:
     """Return the result of a judged run, without its cost, with its ``graph`` and its samples' ``messages``."""
     known, policy, counts = run.known, run.policy, run.judged.counted.tally

@@ -250,11 +250,7 @@ def find_writers(native: SourceSet, otlp: SourceSet, how: ReadOptions, *, profil
 
 
 def choose_writers(
-    spans: Sequence[SpanSigns],
-    records: Sequence[RecordSigns],
-    *,
-    profile: str = AUTO,
-    native_writer: str = AUTO,
+    spans: Sequence[SpanSigns], records: Sequence[RecordSigns], *, profile: str = AUTO, native_writer: str = AUTO
 ) -> Choice:
     """Return who wrote both sides: what is named, else what the samples show; see :func:`find_writers`."""
     reasons: dict[str, str | None] = {}

@@ -27,10 +27,7 @@ ARRIVALS: Final = ("native", "otlp")
 _RANKS: Final = (0.5, 0.95, 0.99)
 _CURVE: Final = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 0.999, 0.9999)
 _DELIVERED: Final = ["topic", "group", "msg_id"]
-_NAMED: Final = {
-    Kind.PUBLISH.value: ("sends", "publish"),
-    Kind.CONSUME.value: ("deliveries", "process", "queue"),
-}
+_NAMED: Final = {Kind.PUBLISH.value: ("sends", "publish"), Kind.CONSUME.value: ("deliveries", "process", "queue")}
 """By kind of event: what their number is called, and their measures."""
 
 _Name = tuple[str, str | None]

@@ -45,11 +45,7 @@ class JudgedSlice:
 
 
 def judge_slices(
-    events: pa.Table,
-    plan: Plan,
-    *,
-    columns: Mapping[str, Column] | None = None,
-    keys_per_slice: int = KEYS_PER_SLICE,
+    events: pa.Table, plan: Plan, *, columns: Mapping[str, Column] | None = None, keys_per_slice: int = KEYS_PER_SLICE
 ) -> Iterator[JudgedSlice]:
     """Yield the verdicts on a bucket some keys at a time, so that memory does not grow with its largest message.
 

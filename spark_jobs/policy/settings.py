@@ -200,8 +200,7 @@ class FieldRule:
     """How a compared field is judged; a tolerance of ``None`` is the profile's."""
 
     severity: str = _key(
-        _choice("severity", "fail", "warn", "ignore"),
-        "what a disagreement does to the run: fail, warn or ignore",
+        _choice("severity", "fail", "warn", "ignore"), "what a disagreement does to the run: fail, warn or ignore"
     )
     tolerance_ms: int | None = _key(_count, "start_ms, end_ms and cost_ms: so far apart is WITHIN_TOLERANCE", None)
     verdicts: Mapping[str, str] | None = _key(

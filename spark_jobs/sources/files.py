@@ -10,14 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.addresses import Kind, expand_files, parse_address, root_of
-from bridge.otlp.detect import (
-    LONGEST_LINE_BYTES,
-    OTLP_FORMATS,
-    Layout,
-    LineTooLongError,
-    Side,
-    detect_layout,
-)
+from bridge.otlp.detect import LONGEST_LINE_BYTES, OTLP_FORMATS, Layout, LineTooLongError, Side, detect_layout
 from bridge.storage.paths import DamagedInputError, InaccessibleInputError, StorePath
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.kafka import LAYOUT, split_topics, topic_ranges

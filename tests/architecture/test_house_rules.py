@@ -22,7 +22,7 @@ TIME_AND_THREADS = {
     "time": re.compile(r"otel_mqtrace/_clock\.py:"),
     "threading": re.compile(
         r"(otel_mqtrace/(spans|clients|hooks|exporters|rocketmq|testing)/.*"
-        r"|otel_mqtrace/_workers\.py|bridge/(forwarder|demo)/.*|bridge/storage/locks\.py|spark_jobs/(terminal|exchange/(local|workers))\.py):",
+        r"|otel_mqtrace/_workers\.py|bridge/(forwarder|demo)/.*|bridge/storage/locks\.py|spark_jobs/(terminal|exchange/(local|workers))\.py):"
     ),
 }
 NAMELESS = re.compile(r"^(utils?|helpers?|common|misc|.*_(utils?|helpers?|common))$")

@@ -153,10 +153,7 @@ def _traced_purge(original: Callable[..., Awaitable[Any]]) -> Callable[..., Any]
     return purge
 
 
-AIO_PRODUCER_METHODS: Final[Wrappers] = {
-    "produce": _traced_produce,
-    "purge": _traced_purge,
-}
+AIO_PRODUCER_METHODS: Final[Wrappers] = {"produce": _traced_produce, "purge": _traced_purge}
 """Method → how to wrap it, for ``confluent_kafka.aio.AIOProducer``; its subclasses send through it."""
 
 

@@ -29,12 +29,7 @@ from otel_mqtrace.clients.confluent_kafka.client import (
     traced_constructor,
     valid_offsets,
 )
-from otel_mqtrace.clients.confluent_kafka.sending import (
-    ProducerState,
-    Sending,
-    reopen_sending,
-    run_in_context,
-)
+from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending, reopen_sending, run_in_context
 from otel_mqtrace.clients.patching import call_finally, observe_calls
 from otel_mqtrace.clients.settlement import (
     continue_from,

@@ -109,12 +109,7 @@ class ClientReport:
     """
 
     def __init__(
-        self,
-        attributes: Mapping[str, str],
-        *,
-        interval_ms: int,
-        user: Callable[[str], object] | None,
-        clock: Clock,
+        self, attributes: Mapping[str, str], *, interval_ms: int, user: Callable[[str], object] | None, clock: Clock
     ) -> None:
         self.attributes = attributes
         self._user = user

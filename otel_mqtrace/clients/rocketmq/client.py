@@ -54,10 +54,7 @@ def info_of(client: Any) -> ClientInfo:
     configuration = client.client_configuration
     group = getattr(client, "consumer_group", None) or getattr(client, "_consumer_group", None)
     info = ClientInfo.named(
-        _SYSTEM,
-        group_name=group,
-        client_id=client.client_id,
-        servers=first_address(configuration.rpc_endpoints),
+        _SYSTEM, group_name=group, client_id=client.client_id, servers=first_address(configuration.rpc_endpoints)
     )
     return replace(
         info, namespace=configuration.namespace or None, consumption_model=None if group is None else _CLUSTERING
@@ -245,9 +242,7 @@ def _record_received(message: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         received.store_time_ms = stored.seconds * _MS_PER_S + stored.nanos // NS_PER_MS
 
 
-MESSAGE_METHODS: Final[Wrappers] = {
-    "fromProtobuf": call_after(_record_received),
-}
+MESSAGE_METHODS: Final[Wrappers] = {"fromProtobuf": call_after(_record_received)}
 """Method of ``Message`` → how to wrap it."""
 
 

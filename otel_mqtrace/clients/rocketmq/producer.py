@@ -122,13 +122,7 @@ def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("rocketmq.end_transaction")
 def _ended(  # noqa: PLR0913, PLR0917 - the client's own arguments, its answer, and the time of the call
-    hook: EndTransactionHook,
-    message: Any,
-    transaction_id: str,
-    result: int,
-    source: int,
-    response: Any,
-    start_ns: int,
+    hook: EndTransactionHook, message: Any, transaction_id: str, result: int, source: int, response: Any, start_ns: int
 ) -> None:
     if response.status.code != Code.OK:
         return

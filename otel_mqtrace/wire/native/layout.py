@@ -148,14 +148,8 @@ def form_for(trace_type: TraceType, count: int, filled: int | None = None) -> Fo
     return fitting[-1] if fitting else None
 
 
-_MAP_A = (
-    *(MessageType.NORMAL, MessageType.TRANS_HALF, MessageType.TRANS_COMMIT, MessageType.DELAY),
-    MessageType.ORDER,
-)
-_MAP_B = (
-    *(MessageType.NORMAL, MessageType.ORDER, MessageType.TRANS_HALF, MessageType.TRANS_COMMIT),
-    MessageType.DELAY,
-)
+_MAP_A = (*(MessageType.NORMAL, MessageType.TRANS_HALF, MessageType.TRANS_COMMIT, MessageType.DELAY), MessageType.ORDER)
+_MAP_B = (*(MessageType.NORMAL, MessageType.ORDER, MessageType.TRANS_HALF, MessageType.TRANS_COMMIT), MessageType.DELAY)
 MESSAGE_TYPE_MAPS: Final[dict[str, tuple[MessageType, ...]]] = {"a": _MAP_A, "b": _MAP_B}
 """Ordinal → type. Map B is 5.0.0 and 5.1.0 only (apache/rocketmq#6157); the wire does not distinguish them."""
 

@@ -229,8 +229,7 @@ _scopes: Final = _ByIdentity(_encode_scope)
 
 
 def encode_spans(
-    spans: Iterable[Any],
-    read_attributes: Callable[[Any], Mapping[str, object]] = _read_attributes,
+    spans: Iterable[Any], read_attributes: Callable[[Any], Mapping[str, object]] = _read_attributes
 ) -> EncodedRequest:
     """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
 

@@ -87,10 +87,7 @@ def _encoders(bodies: list[bytes]) -> list[_Contender]:
     def built() -> int:
         return sum(len(otlp_spans.message_of(group).SerializeToString()) for group in groups)
 
-    return [
-        _Contender("native, ours", sum(map(len, bodies)), native),
-        _Contender(BUILT, size, built),
-    ]
+    return [_Contender("native, ours", sum(map(len, bodies)), native), _Contender(BUILT, size, built)]
 
 
 def _decoders(bodies: list[bytes]) -> list[_Contender]:
@@ -105,10 +102,7 @@ def _decoders(bodies: list[bytes]) -> list[_Contender]:
         assert sum(len(otlp_spans.read(data)) for data in otlp) == records
         return size
 
-    return [
-        _Contender("native, ours", sum(map(len, bodies)), native),
-        _Contender(READ, size, read),
-    ]
+    return [_Contender("native, ours", sum(map(len, bodies)), native), _Contender(READ, size, read)]
 
 
 def _from_records(records: int, effort: Effort) -> Row:

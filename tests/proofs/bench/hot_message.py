@@ -87,11 +87,7 @@ def _judge(deliveries: int, folder: Path) -> dict[str, Any]:
     assert answer.counted.tally.status == {"MATCHED_EXACT": deliveries - 1}, answer.counted.tally.status
     (residue,) = answer.residue.values()
     assert residue["status"].to_pylist() == ["NATIVE_ONLY"], "the lost span"
-    return {
-        "most_mib": _most_mib(),
-        "seconds": time.perf_counter() - began,
-        "cpu_seconds": time.process_time() - used,
-    }
+    return {"most_mib": _most_mib(), "seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - used}
 
 
 def _write(path: Path, half: str, deliveries: int) -> str:

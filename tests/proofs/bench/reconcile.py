@@ -27,10 +27,7 @@ _FAST = {
     "from normalised parquet, one process": None,
 }
 _NEAR = {"from normalised parquet, one process": Target("≥", 1 / 3)}
-_SECONDS = {
-    "from raw files, Spark": Target("≤", 20, "s"),
-    "from raw files, one process": Target("≤", 4, "s"),
-}
+_SECONDS = {"from raw files, Spark": Target("≤", 20, "s"), "from raw files, one process": Target("≤", 4, "s")}
 """For 100,000 events, the section's own size."""
 _FEW = Target("≤", 6, "jobs")
 

@@ -59,9 +59,7 @@ SECTIONS: Final = {
         "Both processors with their defaults, except for the size of the queue: a whole round, or 2048 for the full queue.",
     ),
     "imports": Section(
-        "Imports",
-        "imports",
-        "Wall time in a new interpreter, modules compiled before; three starts a round.",
+        "Imports", "imports", "Wall time in a new interpreter, modules compiled before; three starts a round."
     ),
     "codec": Section(
         "The native codec",

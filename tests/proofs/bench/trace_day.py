@@ -43,10 +43,7 @@ def expected(messages: int, hot: int) -> dict[str, int]:
     """Return how many keys of each status the day holds; ``messages`` is a multiple of ``EVERY``, so is ``hot``."""
     all_of, calm = messages // EVERY, (messages - hot) // EVERY
     counts = Counter(
-        NATIVE_ONLY=all_of + calm,
-        OTLP_ONLY=all_of + calm,
-        DUPLICATED_OTLP=all_of + (hot > 0),
-        MISMATCHED=all_of,
+        NATIVE_ONLY=all_of + calm, OTLP_ONLY=all_of + calm, DUPLICATED_OTLP=all_of + (hot > 0), MISMATCHED=all_of
     )
     counts["MATCHED_EXACT"] = 2 * messages - counts.total()
     return dict(counts)
