@@ -29,7 +29,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _ROOT = Path(__file__).parents[1]
 _ASKS_FOR_SPARK = re.compile(r"^ *def \w+\((?:[^)]*\W)?spark\W", re.MULTILINE)
 
-_PAGE = re.compile(r"\[[\w./-]+\.md")
 _LONG = ("tests/documents/", "tests/flow/")
 """Folders whose files take tens of seconds: the last one begun keeps a process busy while the others are done."""
 
@@ -49,7 +48,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class OneSession(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            page = _PAGE.search(nodeid)
+            page = re.compile(r"\[[\w./-]+\.md").search(nodeid)
             return "session" if _is_on_session(file) else file + page[0] if page else file
 
     return OneSession(config, log)

@@ -33,8 +33,7 @@ OURS = [name for name, service in SERVICES.items() if "build" in service]
 
 @pytest.mark.parametrize("name", OURS)
 def test_container_of_ours_starts_a_command_that_exists(name):
-    options = parsed(*SERVICES[name]["command"])
-    assert Path(options["landing"]).is_relative_to("/landing")
+    assert Path(parsed(*SERVICES[name]["command"])["landing"]).is_relative_to("/landing")
     assert SERVICES[name]["volumes"] == ["landing:/landing"]
     assert "VOLUME /landing" in CONTAINERFILE
 

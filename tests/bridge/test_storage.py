@@ -138,7 +138,6 @@ def test_file_that_describes_a_tree_stays_until_the_new_one_is_copied(tmp_path, 
 
 
 _CONTENT = (bytes(range(251)) * 16_800)[: 4 << 20]  # four blocks that are read ahead
-_RANGES = st.tuples(st.integers(1, 3 << 19), st.integers(0, len(_CONTENT) - 1))
 
 
 class FilesInMemory(WebHdfs):
@@ -150,7 +149,7 @@ class FilesInMemory(WebHdfs):
 
 
 @example(ranges=[(1 << 20, len(_CONTENT) - 1)])  # beyond the end
-@given(st.lists(_RANGES, max_size=8))
+@given(st.lists(st.tuples(st.integers(1, 3 << 19), st.integers(0, len(_CONTENT) - 1)), max_size=8))
 def test_ranges_read_ahead_are_those_of_the_file(ranges):
     file = FilesInMemory(["nowhere:1"], "user").open_input_file("x")
     for length, offset in ranges:

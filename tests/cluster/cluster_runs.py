@@ -12,7 +12,6 @@ from tests.support.programs import run_program
 ROOT = Path(__file__).resolve().parents[2]
 DUAL = ROOT / "tests" / "vectors" / "dual" / "scenarios-5.3.3-old"
 INPUTS = ("native.jsonl", "otlp.pb.framed")
-SCRIPT = str(ROOT / "spark_jobs" / "__main__.py")
 LONGEST_S = 1200
 
 
@@ -40,7 +39,7 @@ def mqtrace(*words: str, **environment: str) -> None:
 def submit(master: str, zipped: Path, *conf: str) -> list[str]:
     """Return the words of ``spark-submit`` up to those of ``reconcile``; ``conf`` are words, too."""
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "--py-files", str(zipped)]
-    return [*command, *conf, SCRIPT]
+    return [*command, *conf, str(ROOT / "spark_jobs" / "__main__.py")]
 
 
 def put(source: Path, target: AnyPath) -> None:

@@ -10,7 +10,6 @@ from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, 
 from tests.faults.calls import Draft, Record
 
 Change = Callable[[Draft], object]
-_NO_NUMBER = b"damaged"
 
 
 def nothing(_draft: Draft) -> None:
@@ -123,7 +122,7 @@ def _without_number(trace_type: TraceType) -> Callable[[bytes], bytes]:
         form = form_for(trace_type, len(parts))
         names = form.fields if form is not None else ()
         number = next(at for at, name in enumerate(names, 1) if FIELDS[name] in {FieldKind.LONG, FieldKind.INT})
-        return separator.join([*parts[:number], _NO_NUMBER, *parts[number + 1 :]])
+        return separator.join([*parts[:number], b"damaged", *parts[number + 1 :]])
 
     return damage
 

@@ -15,7 +15,6 @@ from tests.faults.truth import EXACT, LOST, UNHARMED, Expected, one_sided
 
 LENGTH_LIMIT = 24
 """The attribute length limit of the spans' SDK, told to the policy."""
-_MASK = "***"
 _LONG = "a-tag-that-is-longer-than-the-limit-of-attributes"
 _EVERY = ("send", "deliver", "end", "recall")
 _SEND, _DELIVER = ("send",), ("deliver",)
@@ -27,10 +26,7 @@ _LONGER_COPY = do.set_record_fields(adds=True, body_length=7)
 
 @dataclass(frozen=True)
 class Fault:
-    """One row: what happens (``change``), to which kinds of calls, and what must be said.
-
-    ``bean`` and ``call`` are what the message and the call are like before anything happens to them.
-    """
+    """A row: what happens (``change``), to which kinds of calls, made as ``bean`` and ``call`` say, and what is said."""
 
     name: str
     on: tuple[str, ...]
@@ -124,7 +120,7 @@ FAULTS: tuple[Fault, ...] = (
         {"keys": _LONG},
     ),
     Fault(
-        "keys masked in the span", _BOTH, do.set_span_attributes(mqtrace__keys=(_MASK,)), _normalised(keys="REDACTED")
+        "keys masked in the span", _BOTH, do.set_span_attributes(mqtrace__keys=("***",)), _normalised(keys="REDACTED")
     ),
     Fault(
         "separators in keys and tags",

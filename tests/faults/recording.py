@@ -24,10 +24,7 @@ class Laid:
 
 @dataclass
 class Recording:
-    """Bodies of trace messages, lines of spans, and what was counted as lost.
-
-    ``bodies`` are ``(arrival_ms, records)``; ``lines`` are whole lines of an OTLP file.
-    """
+    """Bodies of trace messages (``arrival_ms, records``), whole lines of an OTLP file, and what was counted as lost."""
 
     dialect: str = "5.5.0"
     bodies: list[tuple[int, bytes]] = field(default_factory=list)

@@ -88,13 +88,9 @@ def rivals_table(cells: Sequence[Cell], rivals: Mapping[str, Calls]) -> str:
 
 
 def _words(calls: Calls, events: Iterable[Event]) -> str:
-    texts = {_counted(calls.get(event, Counter())) for event in events}
-    return " / ".join(sorted(texts))
-
-
-def _counted(words: Counter[str]) -> str:
-    parts = [word if count == 1 else f"{count} rows {word}" for word, count in sorted(words.items())]
-    return " + ".join(parts) or "no row"
+    counts = (sorted(calls.get(event, Counter()).items()) for event in events)
+    parts = ([word if count == 1 else f"{count} rows {word}" for word, count in words] for words in counts)
+    return " / ".join(sorted({" + ".join(each) or "no row" for each in parts}))
 
 
 def _table(

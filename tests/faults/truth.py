@@ -6,10 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Event(NamedTuple):
-    """What tells one event of the corpus from every other.
-
-    ``message`` is the message id, for a span that knows none its span id; ``group`` is set for deliveries only.
-    """
+    """What tells an event from all others: a message id, or the span id where there is none, and a delivery's group."""
 
     kind: str
     message: str

@@ -346,15 +346,13 @@ def test_late_provider_is_used_from_the_first_span(instrumentor, kafka, topic, m
 
 
 def test_disabled_instrumentation_imports_no_client_and_is_reported(run_code, tmp_path):
-    run_code(
-        f"""
+    run_code(f"""
         import os, sys
         os.environ |= {{"MQTRACE_ENABLED": "false", "MQTRACE_DOCTOR_REPORT": {str(tmp_path)!r}}}
         from otel_mqtrace import MqTraceInstrumentor
         MqTraceInstrumentor().instrument()
         assert "confluent_kafka" not in sys.modules
-        """
-    )
+        """)
     (report,) = tmp_path.glob("*.json")
     assert json.loads(report.read_bytes())["clients"]["confluent-kafka"]["outcome"] == "switched_off"
 

@@ -21,8 +21,6 @@ from tests.support.programs import run_program
 
 HERE = Path(__file__).resolve().parent
 FETCH_SECONDS, BUILD_SECONDS = 600, 1500
-_POLITE = 10
-_SHOWN = 600
 _JAEGER = "github.com/jaegertracing/jaeger"
 _PROMETHEUS = "github.com/prometheus/prometheus"
 
@@ -96,12 +94,12 @@ def _run(command: list[str], program: GoProgram, patience_s: float) -> subproces
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("go: downloading")]
-    return "; ".join(lines)[-_SHOWN:] or "no reason given"
+    return "; ".join(lines)[-600:] or "no reason given"
 
 
 def main(names: list[str]) -> int:
     """Build the named programs, politely; tell what could not be had."""
-    os.nice(_POLITE)
+    os.nice(10)
     failed = 0
     for name in names or PROGRAMS:
         try:

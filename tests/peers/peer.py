@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 START_SECONDS, STOP_SECONDS, FETCH_SECONDS = 600, 20, 900  # a start that dies is noticed at once
 _PROBE_SECONDS = 0.1
-_LOG_SHOWN = 6000
 _FIRST_PORT, _END_OF_PORTS = 20_002, 65_000
 _CONNECTION_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -142,7 +141,7 @@ class ServerProcess:
             pause.wait(_PROBE_SECONDS)
         self.kill()
         text = self.log.read_text(encoding="utf-8", errors="replace")
-        raise PeerBrokenError(f"{self.name} did not come up:\n{text[-_LOG_SHOWN:]}")
+        raise PeerBrokenError(f"{self.name} did not come up:\n{text[-6000:]}")
 
     def has_logged(self, text: bytes) -> bool:
         return text in self.log.read_bytes()

@@ -14,8 +14,6 @@ POM = Path(__file__).parent / "kafka" / "broker.xml"
 ONE_JAR = """for word; do case $word in -DoutputDirectory=*) folder=${word#*=};; esac; done
 mkdir -p "$folder"; echo one > "$folder/one.jar"
 """
-HALF_WAY = ONE_JAR + "echo '[ERROR] Could not transfer two.jar'; exit 1\n"
-NO_MODULES = "echo 'go: downloading one v1.0.0' >&2; echo 'dial tcp: connection reset' >&2; exit 1\n"
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def put_program(tmp_path, monkeypatch):
 
 
 def test_download_of_jars_that_ends_half_way_is_a_skip_and_leaves_nothing(put_program):
-    put_program("mvn", HALF_WAY)
+    put_program("mvn", ONE_JAR + "echo '[ERROR] Could not transfer two.jar'; exit 1\n")
     with pytest.raises(
         pytest.skip.Exception, match=r"Maven could not fetch Kafka's jars: \[ERROR\] Could not transfer"
     ):
@@ -46,7 +44,7 @@ def test_download_of_jars_that_ends_half_way_is_a_skip_and_leaves_nothing(put_pr
 
 
 def test_download_of_modules_that_ends_half_way_is_a_skip(put_program):
-    put_program("go", NO_MODULES)
+    put_program("go", "echo 'go: downloading one v1.0.0' >&2; echo 'dial tcp: connection reset' >&2; exit 1\n")
     with pytest.raises(pytest.skip.Exception, match=r"the modules of jaeger: dial tcp: connection reset$"):
         go_build.built(go_build.PROGRAMS["jaeger"])
 

@@ -19,7 +19,6 @@ from tests.support.source_tree import ROOT
 from tests.support.topics import put_messages
 
 _HERE = ROOT / "tests" / "documents"
-_MESSAGE_IDS = "AC1415116D1418B4AAC217FE1B4E0000|C00002027A9A4E0E2F2A6972872E01E4"
 _STAND_INS = ("pip", "make", "docker", "otelcol-contrib", "kafka-topics.sh", "curl", "spark-submit", "venv-pack")
 _PRELUDE = """
 set -eu
@@ -68,7 +67,7 @@ class World:
             r"(grpc|http)://(localhost|127\.0\.0\.1):431[78]": self.receiver.endpoint,
             r"landing/native/date=2026-11-21": f"landing/native/{self.left.day}",
             r"part-0\.jsonl": "part-*.jsonl",
-            _MESSAGE_IDS: self.left.message_id,
+            "AC1415116D1418B4AAC217FE1B4E0000|C00002027A9A4E0E2F2A6972872E01E4": self.left.message_id,
             r" --begin 2h": "",  # the embedded broker knows no times
             r"--messages 5000000 --hot 100000": "--messages 5000 --hot 1000",
         }

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-VOID = {"meta", "link", "br", "input", "img", "hr"}
-
 
 @dataclass
 class Table:
@@ -33,7 +31,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
+        if tag not in {"meta", "link", "br", "input", "img", "hr"}:
             self.open.append(tag)
         if tag == "table":
             self._nested.append(Table())

@@ -18,7 +18,6 @@ from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
 FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace._program import start; sys.exit(start())", "forward"]
 _WATCHDOG_S = 240  # reached by none but one that hangs, however busy the machine
-_ASLEEP_S = 120
 
 
 @contextlib.contextmanager
@@ -89,7 +88,7 @@ def _kill_one(options: list[str], receiver: OtlpReceiver, chance: random.Random)
 
     receiver.on_request = fire
     try:
-        reached.wait(_ASLEEP_S)
+        reached.wait(120)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(delay_s)
     finally:

@@ -12,7 +12,6 @@ from otel_mqtrace import model
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "native"
 RECORDED = VECTORS / "recorded"
 RECORDED_FILES = sorted(path.stem for path in RECORDED.glob("*.jsonl"))
-MAP_B_WRITERS = frozenset({"5.0.0", "5.1.0"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,7 @@ class RecordedBody:
 
     @property
     def msg_type_map(self) -> str:
-        return "b" if self.version in MAP_B_WRITERS else "a"
+        return "b" if self.version in {"5.0.0", "5.1.0"} else "a"
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:

@@ -34,7 +34,6 @@ for (_status, _), _kinds in FINDINGS.items():
     for _kind, _count in _kinds.items():
         BY_KIND[_kind][_status] += _count
 BY_KIND["consume"].update(OUT_OF_SCOPE=26, MALFORMED=2)
-STATUS = sum(BY_KIND.values(), Counter())
 
 
 def rows_of(kind: type, names: str, *rows: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -268,7 +267,7 @@ def result(**changes: Any) -> report.Result:
         grace_ms=60_000,
         writers=report.Writers(),
         inputs=report.Inputs(native=native, otlp=otlp),
-        status=dict(STATUS),
+        status=dict(sum(BY_KIND.values(), Counter())),
         status_by_kind={kind: dict(counts) for kind, counts in BY_KIND.items()},
         findings={finding: dict(kinds) for finding, kinds in FINDINGS.items()},
         reason={"BY_DESIGN": 9, "IN_FLIGHT": 3, "HALF_RECORD": 4, "DROP_ATTRIBUTED": 8, "UNEXPLAINED": 7},

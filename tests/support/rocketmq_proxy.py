@@ -20,8 +20,6 @@ STORE_HOST = "broker-a:10911"
 STORE_SECONDS = 1_700_000_000
 QUEUE_ID = 3
 _MAX_BODY_BYTES = 4 * 1024 * 1024
-_STOP_SECONDS = 1
-_ANSWER_SECONDS = 30
 _TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 
@@ -59,7 +57,7 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
     def __exit__(self, *_):
         for stream in self._streams:
             stream.put(None)
-        self._server.stop(_STOP_SECONDS).wait()
+        self._server.stop(1).wait()
 
     def await_requests(self, requests, count=1, seconds=20):
         """Return once ``acked``, ``postponed`` or ``ended`` holds that many."""
@@ -231,7 +229,7 @@ def clients_of(endpoints):
     running = []
 
     def start(make, *args, namespace="", **kwargs):
-        conf = rocketmq.ClientConfiguration(endpoints, rocketmq.Credentials(), namespace, _ANSWER_SECONDS)
+        conf = rocketmq.ClientConfiguration(endpoints, rocketmq.Credentials(), namespace, 30)
         client = make(conf, *args, **kwargs)
         client.startup()
         running.append(client)

@@ -72,8 +72,7 @@ def test_spans_under_their_protobuf_name_of_before_2022_are_read_and_counted():
     assert content is not None
     assert [span["name"] for span in spans_of(content)] == ["old"]
     assert count_expected_spans(payload, content) == 1
-    broken = b"\x0a\x05\xc2\x3e\x02\x12\x7f"
-    assert parse_message(broken) is None
+    assert parse_message(b"\x0a\x05\xc2\x3e\x02\x12\x7f") is None
     assert count_written_ids(json.dumps(request(SPAN)).encode()) == 1
 
 

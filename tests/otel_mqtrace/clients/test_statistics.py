@@ -15,7 +15,6 @@ from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 
 LAG = "mqtrace.client.consumer.lag"
-FETCHED = "mqtrace.client.consumer.queue.messages"
 QUEUE = "mqtrace.client.producer.queue.messages"
 
 
@@ -186,7 +185,7 @@ def test_known_lag_is_reported(observe, clock, reported, lag):
 def test_waiting_messages_are_counted_from_the_delivered_offset(observe, clock, partitions, messages):
     """The queue of six bounds it, for offsets have gaps; of a partition not begun, all that came waits."""
     counts = [{"fetchq_cnt": 6, "fetchq_size": 600, **each} for each in partitions]
-    assert observe(FETCHED, _report(clock, _consumer(*counts))) == [messages]
+    assert observe("mqtrace.client.consumer.queue.messages", _report(clock, _consumer(*counts))) == [messages]
 
 
 def test_clients_are_added_up_until_their_reports_are_old_or_tracing_ends(observe, clock, monkeypatch):

@@ -121,8 +121,7 @@ def test_every_failure_of_several_threads_is_counted(impatient, no_failures_yet)
 
 def test_failure_while_the_interpreter_ends_prints_nothing(run_code):
     """A generator of the application that is open then, as ``process.each()`` may be, is closed so late."""
-    run_code(
-        """
+    run_code("""
         from otel_mqtrace.hooks.guard import guarded
 
         def messages():
@@ -133,8 +132,7 @@ def test_failure_while_the_interpreter_ends_prints_nothing(run_code):
 
         held = messages()
         next(held)
-        """
-    )
+        """)
 
 
 class TimeLimitError(Exception):

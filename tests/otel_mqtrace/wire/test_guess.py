@@ -142,12 +142,11 @@ WRITTEN_AS = {
     "5.3.0": "5.1.4",
     "5.3.3": "5.3.2",
 }
-NEAREST = {"3.2.6": "4.4.0", "4.9.9": "4.9.8", "6.0.0": "5.5.0"}
 
 
 def test_release_inside_a_range_is_written_as_its_dialect_and_any_other_is_refused():
     assert {release: dialect_named(release).name for release in WRITTEN_AS} == WRITTEN_AS
-    for release, nearest in NEAREST.items():
+    for release, nearest in {"3.2.6": "4.4.0", "4.9.9": "4.9.8", "6.0.0": "5.5.0"}.items():
         with pytest.raises(UsageError, match=f"no release {release} .* nearest is {nearest}$"):
             dialect_named(release)
 

@@ -36,10 +36,7 @@ class JaegerQuery:
     url: str
 
     def trace(self, trace_id: str, *, spans: int, **how: str) -> list[dict[str, Any]]:
-        """Return the spans of one trace as the page shows them, those that came twice once; the earliest first.
-
-        With ``raw_traces="true"`` they are as they were stored, without Jaeger's remarks.
-        """
+        """Return the spans of a trace, each once, the earliest first; ``raw_traces="true"``: without Jaeger's remarks."""
         return self._spans(f"/api/v3/traces/{trace_id}", how, spans)
 
     def search(self, service: str, *, spans: int) -> list[dict[str, Any]]:

@@ -23,7 +23,6 @@ from tests.support.rocketmq_proxy import message_of
 
 pytestmark = pytest.mark.peers
 
-_AGENT_SPANS = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup" / "otlp.jsonl"
 _LINE = re.compile(r"(Pub|Sub) +(\S+) +(\S+) +(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) +(\d+)ms +(\S+)")
 
 
@@ -95,7 +94,7 @@ def test_spans_of_the_recorded_java_agent_appear_in_mqadmin(rocketmq_server, tmp
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     spans = tmp_path / "spans"
     spans.mkdir()
-    shutil.copy(_AGENT_SPANS, spans)
+    shutil.copy(Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup" / "otlp.jsonl", spans)
     native = f"rocketmq://{rocketmq_server.name_server}/RMQ_SYS_TRACE_TOPIC"
     assert run(ForwardOptions(source=str(spans), native=native, once=True, timeout_ms=30_000), as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 564

@@ -12,14 +12,13 @@ from tests.support.events import consumed, delivery, publish
 from tests.support.kernel_runs import judge, plan_of, table_of
 
 BUCKETS = 5
-DELIVERIES = 300
 
 
 @pytest.fixture(scope="module")
 def events():
     """One message with three hundred deliveries, a span of one lost, and forty messages with one each."""
     rows = [*(publish(side, "HOT") for side in ("native", "otlp"))]
-    for number in range(DELIVERIES):
+    for number in range(300):
         rows += delivery("HOT", attempt=f"A{number}", at_ms=number)
         rows += [consumed("HOT", attempt=f"A{number}", at_ms=number)] if number != 7 else []
     for number in range(40):

@@ -24,8 +24,7 @@ def explain_events(events: list[dict[str, Any]], *, policy: Policy) -> list[dict
     buckets = split_by_message(verdicts_on(events, policy=policy))
     traffic = pa.Table.from_pylist([row for row in events if row["scope"] == "TRACE_TRAFFIC"], schema=EVENT)
     facts = replace(facts_of(events, policy), trace_topics=("trace-of-orders", ""))
-    given = explain_buckets(buckets, traffic, policy, facts)
-    return rows_with(pa.concat_tables(buckets), given)
+    return rows_with(pa.concat_tables(buckets), explain_buckets(buckets, traffic, policy, facts))
 
 
 def split_by_message(verdicts: pa.Table) -> list[pa.Table]:

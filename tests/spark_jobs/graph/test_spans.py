@@ -15,7 +15,6 @@ from tests.support.reading import PlainEngine, rows_in
 
 Row = dict[str, Any]
 _ids = st.sampled_from(["a", "b", "c", None])
-_places = st.fixed_dictionaries({"trace_id": _ids, "span_id": _ids})
 _rows = st.fixed_dictionaries(
     {
         "side": st.just("otlp"),
@@ -27,7 +26,7 @@ _rows = st.fixed_dictionaries(
         "span_id": _ids,
         "parent_span_id": _ids,
         "start_ms": st.sampled_from([1, 5, 9, None]),
-        "links": st.none() | st.lists(_places, max_size=3),
+        "links": st.none() | st.lists(st.fixed_dictionaries({"trace_id": _ids, "span_id": _ids}), max_size=3),
     }
 )
 

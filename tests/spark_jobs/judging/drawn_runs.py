@@ -9,16 +9,13 @@ Rows = list[dict[str, Any]]
 MINUTES_MS = [0, 1, 7, 60_000, 300_000, 1_000_000]
 APART_MS = 1_200_000
 """So much later each process starts than the one before: each has its own end."""
-SOME_ID = "7F000001{process:04X}60E53B93{at_ms:08X}{number:04X}"
 
-ARRIVALS_MS = [None, 5, 50_000, 90_000, -90_000]
 
-_COPIES = [1, 1, 1, 1, 1, 2, 3]
 _THERE = [True, True, True, True, False]
 
 
 def _id(process: int, number: int, at_ms: int = 0) -> str:
-    return SOME_ID.format(process=process, at_ms=at_ms, number=number)
+    return f"7F000001{process:04X}60E53B93{at_ms:08X}{number:04X}"
 
 
 def _seldom(number: int) -> list[str]:
@@ -28,11 +25,11 @@ def _seldom(number: int) -> list[str]:
 
 def _doubled(rng: Random, row: dict[str, Any]) -> Rows:
     """Return copies of a row: exact ones, ones in other bytes, ones that contradict."""
-    late_ms = rng.choice(ARRIVALS_MS) if row["side"] == "native" else None
+    late_ms = rng.choice([None, 5, 50_000, 90_000, -90_000]) if row["side"] == "native" else None
     over_ms = row["start_ms"] if row["end_ms"] is None else row["end_ms"]
     row = {**row, "arrival_ms": None if late_ms is None else over_ms + late_ms}
     rows = [row]
-    for number in range(rng.choice(_COPIES) - 1):
+    for number in range(rng.choice([1, 1, 1, 1, 1, 2, 3]) - 1):
         how = rng.choice(["exact", "equivalent", "conflicting"])
         other = {"raw_hash": row["raw_hash"] + number + 1} if how != "exact" else {}
         if late_ms is not None and rng.random() < 0.5:

@@ -11,7 +11,6 @@ from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 from spark_jobs.normalise.values import fold_ids, json_texts, key_sets_of_json, null_where_absent
 
 WORDS = ("", " ", "null", " null", "dKey", "abc", " aBc1 ", "\tab", "ﬀ", "ab ", "xyz", "\U0001d4b3", "\x00")
-ANY_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 
 
 def read_bodies(some, *rules):
@@ -23,7 +22,7 @@ def keys_in(array):
     return sorted({key for text in array if text for key in text.split(" ")} - ABSENT_TEXTS)
 
 
-@given(some=st.lists(ANY_TEXT, max_size=20))
+@given(some=st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=12), max_size=20))
 def test_ids_are_folded_and_placeholders_are_null(some):
     asked = [*WORDS, *some]
     known = [None if text in ABSENT_TEXTS else text for text in asked]

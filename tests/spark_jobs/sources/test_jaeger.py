@@ -36,10 +36,7 @@ def test_address_of_another_form_is_refused(rest):
 
 @pytest.fixture
 def answering():
-    """Give what starts a server that answers each request with the next of some bytes; return its address.
-
-    ``requests`` are what it was asked for.
-    """
+    """Start a server that answers each of its ``requests`` with the next of some bytes; return its address."""
     left, requests = [], []
 
     class Answer(socketserver.StreamRequestHandler):
