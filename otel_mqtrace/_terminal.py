@@ -56,7 +56,7 @@ def open_console() -> Console:
 
 
 def print_table(table: Table, console: Console | None = None, *, narrowest: int = 0) -> None:
-    """Print ``table`` to ``console``, by default standard output; plain on a terminal of fewer columns than that."""
+    """Print ``table`` to ``console`` (standard output); plain on a terminal of fewer than ``narrowest`` columns."""
     console = console or open_console()
     if console.is_terminal and console.width >= narrowest:
         console.print(table)

@@ -155,9 +155,9 @@ class ProviderBinding:
         atexit.unregister(end_all)
         atexit.register(end_all)  # runs before the provider's shutdown, which is registered already
         try:
-            self._warn_of_missing_starts(provider)
             if self._ready or self.exporter_names:
                 self._attach_to(provider)
+            _warn_of_missing_starts(provider)
         finally:
             self._is_over = True
 
@@ -237,18 +237,6 @@ class ProviderBinding:
                 "take it off that list",
             )
 
-    def _warn_of_missing_starts(self, provider: Any) -> None:
-        """Warn of a native exporter that only a processor of OpenTelemetry's has: those export no start of a span."""
-        ours = [self._factories.get(name) for name in self.exporter_names]
-        for exporter in (getattr(each, "span_exporter", None) for each in processors_of(provider)):
-            if getattr(exporter, "exports_starts", False) is True and type(exporter) not in ours:
-                _warn_once(
-                    provider,
-                    f"{type(exporter).__name__} is on a processor of OpenTelemetry's, which exports only its end: no "
-                    "SubBefore is written; name it in MQTRACE_EXPORTERS instead (under OTEL_CONFIG_FILE, in the "
-                    "instrumentor's exporters)",
-                )
-
     def _refuse_unshared(self, there: list[SpanExporter], others: list[ProviderBinding]) -> None:
         """Refuse exporters, but for the default, that none of ``others`` named and that are not ``there``."""
         named = {name for each in others for name in each.exporter_names}
@@ -294,6 +282,21 @@ class ProviderBinding:
     def _refuse(self, name: str, text: str) -> None:
         self.refused_exporters[name] = text
         _warn_once(self.provider, text)
+
+
+def _warn_of_missing_starts(provider: Any) -> None:
+    """Warn of a native exporter that only a processor of OpenTelemetry's has: that exports no start of a span."""
+    processors = processors_of(provider)
+    ours = [each for each in processors if isinstance(each, MqTraceSpanProcessor)]
+    complete = {type(lane.exporter) for each in ours for lane in each.lanes}
+    for exporter in (getattr(each, "span_exporter", None) for each in processors):
+        if getattr(exporter, "exports_starts", False) is True and type(exporter) not in complete:
+            _warn_once(
+                provider,
+                f"{type(exporter).__name__} is on a processor of OpenTelemetry's, which exports only ended spans: "
+                "no SubBefore is written; name it in MQTRACE_EXPORTERS instead (under OTEL_CONFIG_FILE, in the "
+                "instrumentor's exporters)",
+            )
 
 
 def _warn_once(owner: object, text: str) -> None:

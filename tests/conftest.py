@@ -48,7 +48,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class OneSession(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            page = re.compile(r"\[[\w./-]+\.md").search(nodeid)
+            page = re.search(r"\[[\w./-]+\.md", nodeid)
             return "session" if _is_on_session(file) else file + page[0] if page else file
 
     return OneSession(config, log)

@@ -33,7 +33,8 @@ _SPOOLED: Final = "wait on disk"
 """What each failure of an exporter with a spool has in its line: a spool may be set in code."""
 _NO_CONTROLLER: Final = "not measured: the brokers name no controller, which would answer"
 _WILL_BE_CREATED: Final = "the trace topic is missing and will be created by the first export"
-_SERVER: Final = re.compile(r"\s*((\w+://)?(\[.+\]|[^\s:/]+)(:\d{1,5})?\s*)?")
+_SERVER: Final = re.compile(r"\s*((\w+://)?(\[.+\]|[^\s:/]*)(:\s*\d+)?(/.*)?\s*)?")
+"""What librdkafka takes for an address, but for an IPv6 one without brackets."""
 _LEGAL_TOPIC: Final = {
     "Kafka": (re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}"), "249 letters, digits, dots, hyphens and underscores"),
     "RocketMQ": (re.compile(r"[A-Za-z0-9%|_-]{1,127}"), "127 letters, digits, hyphens, underscores, % and |"),
@@ -149,7 +150,8 @@ def _report_unreachable(checkup: Checkup, settings: Settings, why: str, tried: s
         checkup.facts["broker"] = "took the records of the command, and does not answer since it ended"
         return
     where = "the application's own brokers" if is_of_application else "MQTRACE_BOOTSTRAP_SERVERS"
-    why = why if all(map(_SERVER.fullmatch, tried.split(","))) else "an address is not HOST:PORT"
+    if not all(map(_SERVER.fullmatch, tried.split(","))):
+        why = f"{why}; an address is not HOST:PORT"
     checkup.add("broker_unreachable", where=where, error=why)
 
 

@@ -137,6 +137,7 @@ class Spool:
         self._segments: list[Segment] = []
         self.after_fork()
         try:
+            self._is_new = not self._directory.exists()
             self._directory.mkdir(parents=True, exist_ok=True)
             if not os.access(self._directory, os.W_OK | os.X_OK):
                 raise PermissionError("it cannot be written")
@@ -291,10 +292,11 @@ class Spool:
             name = f"spool-{socket.gethostname()}-{os.getpid()}-{self._number}{_SUFFIX}"
             with suppress(FileExistsError):
                 created = _open_segment(self._directory / name, "x+b")
-        with suppress(OSError):  # it may belong to another user
-            sync_path(self._directory.parent)  # where the directory may be new
         with self._logging():  # some file systems cannot; the messages themselves are still synced
             sync_path(self._directory)
+            if self._is_new:
+                self._is_new = False
+                sync_path(self._directory.parent)
         self._own = created
         self._segments.append(created)
         return created

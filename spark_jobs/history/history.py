@@ -1,7 +1,7 @@
 """The history of runs on disk: one line a run, and the state that the next run takes over.
 
-A run that ends replaces ``runs.jsonl`` by its last 2,000 lines, with its own. The last line counts, so a run that
-failed or was killed leaves nothing.
+A run that ends replaces ``runs.jsonl`` by its last 2,000 lines, its own included. The last line counts, so a run
+that failed or was killed leaves nothing.
 ``open/run=<number>`` holds the ``open_files`` of that line: ``events`` (``EVENT`` of open keys), ``closed``
 (``CLOSED``, the positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
 """
@@ -111,7 +111,7 @@ class History:
             return ()
         try:
             return tuple(CountedDrop(**row) for row in json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise _unreadable(str(path), describe_damage(error)) from error
 
     def make_events_directory(self) -> str | None:
@@ -218,7 +218,8 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
             runs.append(run)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         place = f"{path}:{len(runs) + 1}"
-        why = error if isinstance(error, ValueError) else describe_damage(error)
+        is_ours = isinstance(error, ValueError) and not isinstance(error, UnicodeError)
+        why = error if is_ours else describe_damage(error)
         raise UnreadableInputError(f"{place} is not a history of runs: {why}; name another --history") from error
     return tuple(runs)
 

@@ -162,7 +162,7 @@ class Ingested:
             try:
                 listed = dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
                 self._listed = {name: self._from_plain(**plain) for name, plain in sorted(listed.items())}
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 why = describe_damage(error)
                 raise UnreadableInputError(
                     f"{path} cannot be read: {why}; remove the directory stream to read everything again"

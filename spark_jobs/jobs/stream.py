@@ -205,6 +205,8 @@ class Ingest:
         try:
             how = {**json.loads(self._how.read_text(encoding="utf-8"))} if self._how.exists() else {}
             writers = {name: (value, why) for name, (value, why) in how.get(_WRITERS, {}).items()}
+            if not all(isinstance(each, str) for pair in writers.values() for each in pair):
+                raise TypeError("a writer that is no text")  # noqa: TRY301 - as the other kinds of damage
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             why = describe_damage(error)
             raise UnreadableInputError(

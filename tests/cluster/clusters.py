@@ -37,7 +37,7 @@ def spark_environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def standalone(logs: Path, environment: dict[str, str], *, hidden: Path | None = None) -> Iterator[str]:
-    """Give the ``spark://`` address of a master with two workers, which do not see what is below ``hidden``."""
+    """Give the ``spark://`` address of a master with two workers of one core, which do not see what is below ``hidden``."""
     deploy = "org.apache.spark.deploy"
     with ExitStack() as running:
         arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,10 +118,10 @@ def test_progress_in_a_pipe_writes_nothing_and_starts_no_thread():
 
 @pytest.mark.spark
 def test_active_tasks_counts_the_tasks_of_a_running_job(spark, tmp_path):
-    seen = tmp_path / "seen"
+    seen, deadline_s = tmp_path / "seen", time.monotonic() + 120
 
     def until_seen(_rows):
-        while not seen.exists():
+        while not seen.exists() and time.monotonic() < deadline_s:
             os.sched_yield()
         yield 1
 
@@ -130,5 +131,5 @@ def test_active_tasks_counts_the_tasks_of_a_running_job(spark, tmp_path):
         assert job.is_alive()
     seen.touch()
     job.join()
-    while count_active_tasks() != Tasks(0, 0):  # Spark tells the counts some time after the end of a job
-        os.sched_yield()
+    while count_active_tasks() != Tasks(0, 0):  # told some time after the end of a job
+        assert time.monotonic() < deadline_s

@@ -16,7 +16,8 @@ from otel_mqtrace.rocketmq.messages import decode_messages
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SILENCE, HANG_UP = "silence", "hang up"
 """What a server can do instead of answering."""
-_NOTIFY_CONSUMER_IDS_CHANGED = 40
+NOTIFICATION = encode_command(Command(40))
+"""Consumers of a group came or went: it needs no answer."""
 
 
 def response_to(request, code, fields=None, body=b"", remark=None):
@@ -29,14 +30,13 @@ def silence(clock, ms):
     A notification, which needs no answer, has the client read the clock: from then on the time that passes is time
     that it waited, however late its thread gets there.
     """
-    notification = encode_command(Command(_NOTIFY_CONSUMER_IDS_CHANGED))
 
     def let_time_pass(_request):
         readings = clock.readings
-        yield notification
+        yield NOTIFICATION
         clock.await_reading(readings)
         clock.advance(ms=ms)
-        yield notification
+        yield NOTIFICATION
 
     return let_time_pass
 

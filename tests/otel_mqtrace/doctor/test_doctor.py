@@ -348,9 +348,10 @@ def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir,
     monkeypatch.setattr(broker, "_TIMEOUT_S", 0.2)
     account = {"NativeKafkaSpanExporter": {"exported": 1}}
     checkup = Checkup(facts={"processes": [{"processors": [account], "warnings": warnings}]})
-    examine_broker(checkup, Settings(spool_dir=spool_dir), servers="127.0.0.1:9,::::", probe=False)
-    assert [each.code for each in checkup.findings] == findings
-    assert all("do not answer: an address is not HOST:PORT" in each.what for each in checkup.findings)
+    for servers in ("127.0.0.1:9,::::", f"PLAINTEXT://127.0.0.1:9/,{NOBODY}"):
+        examine_broker(checkup, Settings(spool_dir=spool_dir), servers=servers, probe=False)
+    assert [each.code for each in checkup.findings] == findings * 2
+    assert ["an address is not HOST:PORT" in each.what for each in checkup.findings] == [True, False] * len(findings)
 
 
 @pytest.mark.parametrize("answer", [{"side_effect": FutureTimeout}, {"return_value": KafkaException(KafkaError(29))}])

@@ -129,7 +129,7 @@ def test_messages_that_could_not_be_synced_are_refused(spool, tmp_path, monkeypa
 
 
 def test_messages_before_a_full_disk_are_synced_and_so_is_the_mark_of_the_last(tmp_path, monkeypatch):
-    spool, synced, real = Spool(tmp_path, max_bytes=PLENTY), set(), os.pwrite
+    spool, synced, real = Spool(directory := tmp_path / "new", max_bytes=PLENTY), set(), os.pwrite
 
     def half(fd, data, offset):
         return real(fd, data if b"fits" in data else data[:20], offset)
@@ -137,9 +137,9 @@ def test_messages_before_a_full_disk_are_synced_and_so_is_the_mark_of_the_last(t
     monkeypatch.setattr(os, "pwrite", half)
     monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
     assert spool.put([message("fits"), message("does not"), message("fits, but later")]) == 1
-    assert spool.waiting_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
-    files = {path.stat().st_ino for path in tmp_path.iterdir() if path.stat().st_size}
-    assert {*files, tmp_path.stat().st_ino, tmp_path.parent.stat().st_ino} <= synced
+    assert spool.waiting_bytes == sum(path.stat().st_size for path in directory.iterdir())
+    files = {path.stat().st_ino for path in directory.iterdir() if path.stat().st_size}
+    assert {*files, directory.stat().st_ino, tmp_path.stat().st_ino} <= synced
     synced.clear()
     spool.ack(spool.oldest(1))
     assert synced == files

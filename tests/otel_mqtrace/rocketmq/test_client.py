@@ -18,7 +18,7 @@ from otel_mqtrace.testing import ManualClock
 from tests.support.clocks import WatchedClock
 from tests.support.lanes import GENEROUS_S
 from tests.support.programs import run_in_child
-from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster, response_to, silence
+from tests.support.rocketmq_remoting import HANG_UP, NOTIFICATION, SILENCE, RemotingCluster, response_to, silence
 
 NOWHERE = "127.0.0.1:1"
 
@@ -95,8 +95,9 @@ def test_silent_broker_is_given_up_in_time_and_answers_that_came_meanwhile_are_u
 
     def answer_late(request):
         both_answered.wait(GENEROUS_S)
+        yield response_to(request, commands.ResponseCode.SUCCESS)
         clock.advance(ms=10_000)
-        return response_to(request, commands.ResponseCode.SUCCESS)
+        yield NOTIFICATION
 
     with RemotingCluster("broker-b", queues=1) as other:
         cluster.name_server.brokers = [*cluster.brokers, *other.brokers]

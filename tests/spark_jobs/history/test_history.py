@@ -113,7 +113,7 @@ def test_damaged_state_is_refused(kept):
             history.read_rows(past.carried_files()[0], EVENT)
         with pytest.raises(UnreadableInputError, match="name another --history"):
             read_closed(past.closed_files())
-        for text in ("[", '[{"count": 1}]', "3"):
+        for text in ("[", "[" * 100_000, '[{"count": 1}]', "3"):
             (kept / "open" / "run=1" / "paid.json").write_text(text)
             with pytest.raises(UnreadableInputError, match=r"read: (Expecting|its content is not).* another --history"):
                 past.used_drops()

@@ -137,7 +137,7 @@ def test_sources_of_dropped_batches_count_as_read(tmp_path):
     assert sources() == {*"1234567", "junk"}
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": 2}', '{"a": {"sides": {"native": {}}, "sizes": {}}}'])
+@pytest.mark.parametrize("text", ["", "[1]", "[" * 9_999, '{"a": 2}', '{"a": {"sides": {"native": {}}, "sizes": {}}}'])
 def test_list_of_batches_that_cannot_be_read_is_refused(tmp_path, text):
     (tmp_path / "batches.json").write_text(text)
     with pytest.raises(UnreadableInputError, match=r"read: (Expecting|its content is not) .* to read everything again"):

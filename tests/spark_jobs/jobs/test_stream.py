@@ -200,7 +200,7 @@ def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusi
 def test_stream_refuses_other_reading_options_than_before_and_ones_that_it_cannot_read(recorded, tmp_path):
     (tmp_path / "stream").mkdir()
     how = '{"--native-writer": "rocketmq-4.9.8", "--msg-type-map": "a", "--charset": "gbk", "--otlp-format": null}'
-    damaged = ("", "[1]", "[[1, 2]]", '{"writers": 5}', '{"writers": {"profile": 3}}')
+    damaged = ("", "[1]", "[[1, 2]]", '{"writers": {"profile": 3}}', '{"writers": {"profile": [5, 3]}}')
     for text, refusal in ((how, "--charset gbk: give the same"), *((each, "remove the directory") for each in damaged)):
         (tmp_path / "stream" / "how.json").write_text(text)
         with pytest.raises((UsageError, UnreadableInputError), match=refusal):

@@ -220,7 +220,7 @@ def _explain(key: Key, data_end_ms: int, damaged_sides: set[str]) -> tuple[str, 
     before, after, *_ = key.parts
     reason = "COUNTERPART_MALFORMED" if other in damaged_sides else "UNEXPLAINED"
     if before and not after:
-        reason = "IN_FLIGHT" if data_end_ms - key.kept[0]["start_ms"] <= (15 * 60_000) else "ABANDONED"
+        reason = "IN_FLIGHT" if data_end_ms - key.kept[0]["start_ms"] <= 15 * 60_000 else "ABANDONED"
     return f"{side.upper()}_ONLY", reason
 
 
