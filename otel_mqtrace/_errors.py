@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import traceback
-from typing import Any
+from typing import Any, Final
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The system errors of a full disk, a used-up quota, and a file beyond ``ulimit -f``."""
@@ -16,6 +16,10 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def describe_reason(error: object) -> str:
     """Return the text of an error; of one of the system, without its number."""
     return str(getattr(error, "strerror", None) or error)
+
+
+DAMAGE: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a damaged file of JSON can raise."""
 
 
 def describe_damage(error: Exception) -> str:

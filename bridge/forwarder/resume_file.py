@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.pairing import Position
 from bridge.storage.paths import replace_text
-from otel_mqtrace._errors import UsageError, describe_damage, describe_reason, describe_write_fix
+from otel_mqtrace._errors import DAMAGE, UsageError, describe_damage, describe_reason, describe_write_fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -40,7 +40,7 @@ def read_state(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
         return parse(json.loads(file.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except DAMAGE as error:
         raise UsageError(f"{file} cannot be read ({describe_damage(error)}); {hint}") from error
 
 

@@ -29,7 +29,7 @@ from bridge.storage.paths import (
     write_atomically,
 )
 from otel_mqtrace._clock import NS_PER_MS
-from otel_mqtrace._errors import UnreadableInputError, UsageError, describe_damage
+from otel_mqtrace._errors import DAMAGE, UnreadableInputError, UsageError, describe_damage
 from spark_jobs.report.headline import count_matched
 from spark_jobs.schemas import CountedDrop
 from spark_jobs.taxonomy import Status
@@ -111,7 +111,7 @@ class History:
             return ()
         try:
             return tuple(CountedDrop(**row) for row in json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except DAMAGE as error:
             raise _unreadable(str(path), describe_damage(error)) from error
 
     def make_events_directory(self) -> str | None:

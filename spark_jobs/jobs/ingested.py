@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from bridge.storage.paths import flush_tree, list_files, open_parquet, read_row_groups, remove_tree, replace_text
-from otel_mqtrace._errors import UnreadableInputError, describe_damage
+from otel_mqtrace._errors import DAMAGE, UnreadableInputError, describe_damage
 from spark_jobs.jobs.reading import EventSide, join_groups, open_rows
 from spark_jobs.judging.facts import Survey, survey
 from spark_jobs.schemas import NORMALISED
@@ -162,7 +162,7 @@ class Ingested:
             try:
                 listed = dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
                 self._listed = {name: self._from_plain(**plain) for name, plain in sorted(listed.items())}
-            except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except DAMAGE as error:
                 why = describe_damage(error)
                 raise UnreadableInputError(
                     f"{path} cannot be read: {why}; remove the directory stream to read everything again"
